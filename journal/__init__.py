@@ -1,0 +1,1 @@
+"""What is written down: keys, records, the store and its functions, the embedded server."""

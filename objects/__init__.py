@@ -1,0 +1,1 @@
+"""What a user writes against: virtual objects, handlers, contexts, types, settings."""

@@ -1,0 +1,1 @@
+"""What makes it run: workers, lanes, replay, clients, the command line."""
