@@ -1,0 +1,99 @@
+"""A commit and the batch that carries it, down to the words of the function call that writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from .keyspace import PartitionSpace
+from .tenure import Tenure
+
+#: An operation of `lua/commit.lua`: its letter, then its arguments, with a key's name where the function has a position.
+Operation = tuple[Any, ...]
+
+#: The operations that name a key, and the letter of the type that the key must have.
+KEYED = {b"a": "s", b"t": "s", b"s": "-", b"e": "-", b"h": "h", b"q": "l", b"f": "l", b"u": "l"}
+
+#: Told once how a commit ended: the partition's time in milliseconds, or the error for which it was refused.
+CommitDone = Callable[[int, BaseException | None], None]
+
+
+class Commit:
+    """Operations that are applied together or not at all.
+
+    Args:
+        operations: What to write, in order.
+        done: Told of the end; must not raise.
+        lane: What the commit belongs to: when one commit of a lane is refused for good, so are those queued after it.
+    """
+
+    __slots__ = ("done", "lane", "operations")
+
+    def __init__(self, operations: list[Operation], done: CommitDone, lane: Hashable = None) -> None:
+        self.operations = operations
+        self.done = done
+        self.lane = lane
+
+
+@dataclass(slots=True)
+class Batch:
+    """A numbered batch. Its words never change once they were sent; `on_wire` says whether an answer is awaited."""
+
+    number: int
+    serial: int
+    commits: list[Commit]
+    words: tuple[Any, ...]
+    on_wire: bool = False
+
+
+def build_batch(
+    function: str,
+    space: PartitionSpace,
+    tenure: Tenure,
+    number: int,
+    serial: int,
+    built_on: int,
+    commits: list[Commit],
+) -> Batch:
+    """Spell the function call that applies commits.
+
+    Args:
+        function: The global name of the commit function.
+        space: The partition's keys.
+        tenure: The period of ownership under which it is written.
+        number: The batch's number within the tenure.
+        serial: Different for each content that was ever given a number in this tenure.
+        built_on: Serial of the batch before it, 0 for the first: it is applied behind that one or not at all.
+        commits: What to apply, in order.
+    """
+    keys: list[bytes] = []
+    letters: list[str] = []
+    positions: dict[bytes, int] = {}
+    words: list[Any] = []
+    for commit in commits:
+        for operation in commit.operations:
+            letter = KEYED.get(operation[0])
+            if letter is None:
+                words.extend(operation)
+                continue
+            key = operation[1]
+            position = positions.get(key)
+            if position is None:
+                keys.append(key)
+                letters.append(letter)
+                position = positions[key] = len(keys) + 6
+            elif letter != "-":
+                letters[position - 7] = letter
+            words.append(operation[0])
+            words.append(position)
+            words.extend(operation[2:])
+    head = ("FCALL", function, 6 + len(keys), space.owner, space.due, space.runnable, space.inbox)
+    head += (space.answer_channel, space.undecodable)
+    fixed = (tenure.epoch, tenure.token, number, serial, built_on, "".join(letters))
+    return Batch(number, serial, commits, (*head, *keys, *fixed, *words))
+
+
+def touches(commit: Commit, key: bytes) -> bool:
+    """Return whether a commit writes to a key."""
+    return any(operation[0] in KEYED and operation[1] == key for operation in commit.operations)

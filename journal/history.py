@@ -1,0 +1,54 @@
+"""Looks back into an object's history for one invocation."""
+
+from __future__ import annotations
+
+from .codec import Undecodable
+from .keyspace import PartitionSpace
+from .lane_reading import ask, read_invocations
+from .outcomes import IdempotencyEntry
+from .records import Accepted, Finished, decode
+from .snapshots import Entry
+from .store import Store
+
+#: How much history is searched for a short invocation: its entry lies close behind its acceptance.
+PAGE_ENTRIES = 200
+PAGES_MAX = 10
+
+
+async def first_arguments(
+    store: Store, space: PartitionSpace, key_text: str, entry: IdempotencyEntry
+) -> tuple[str, bytes | None] | None:
+    """Return the handler and the packed argument of the first call of an idempotency key, None when no longer kept.
+
+    Raises:
+        StoreUnavailable: The store is away.
+    """
+    (long_one,) = await read_invocations(store, space, [entry.invocation])
+    accepted = long_one.records[0] if long_one.records else None
+    if isinstance(accepted, Accepted):
+        return accepted.handler, accepted.input
+    stream = space.object(key_text)
+    start: bytes | str = str(entry.accepted_at_ms)
+    for _ in range(PAGES_MAX):
+        (page,) = await ask(store, [("XRANGE", stream, start, "+", "COUNT", PAGE_ENTRIES)], [stream])
+        found = _finished(page, entry.invocation)
+        if found is not None:
+            return found.handler, found.input
+        if len(page) < PAGE_ENTRIES:
+            return None
+        start = b"(" + page[-1][0]
+    return None
+
+
+def _finished(page: list[Entry], raw_id: bytes) -> Finished | None:
+    for _, fields in page:
+        data = dict(zip(fields[::2], fields[1::2], strict=True)).get(b"f")
+        if data is None or raw_id not in data:
+            continue
+        try:
+            record = decode(data)
+        except Undecodable:
+            continue
+        if isinstance(record, Finished) and record.invocation == raw_id:
+            return record
+    return None

@@ -1,0 +1,96 @@
+"""The names of a partition's keys: all share its hash tag, so that one function call may touch them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: The version of everything that is written under a partition's tag; checked by every function.
+SCHEMA_VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSpace:
+    """The keys and channels of one partition, named `{namespace:Type:number}` and what follows.
+
+    Args:
+        namespace: The deployment's prefix.
+        type_name: The object type.
+        number: The partition's number within the type.
+    """
+
+    namespace: str
+    type_name: str
+    number: int
+    tag: bytes = field(init=False)
+    owner: bytes = field(init=False)
+    inbox: bytes = field(init=False)
+    inbox_channel: bytes = field(init=False)
+    answer_channel: bytes = field(init=False)
+    due: bytes = field(init=False)
+    runnable: bytes = field(init=False)
+    undecodable: bytes = field(init=False)
+    _object_prefix: bytes = field(init=False)
+    _lane_prefix: bytes = field(init=False)
+    _invocation_prefix: bytes = field(init=False)
+    _result_prefix: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Spell the fixed names once; the hot path only appends to the prefixes."""
+        tag = f"{{{self.namespace}:{self.type_name}:{self.number}}}".encode()
+        for name, suffix in _SUFFIXES.items():
+            object.__setattr__(self, name, tag + suffix)
+
+    def object(self, key_text: str) -> bytes:
+        """Return the object stream of a key."""
+        return self._object_prefix + key_text.encode()
+
+    def lane(self, key_text: str) -> bytes:
+        """Return the list of a lane's open durable invocations, in order of intake."""
+        return self._lane_prefix + key_text.encode()
+
+    def invocation(self, raw_id: bytes) -> bytes:
+        """Return the stream of an invocation that outlives its first commit."""
+        return self._invocation_prefix + raw_id
+
+    def result(self, raw_id: bytes) -> bytes:
+        """Return the key that keeps an invocation's outcome during its retention."""
+        return self._result_prefix + raw_id
+
+    def idempotency(self, day: int) -> bytes:
+        """Return the hash of the idempotency keys first used on a day of partition time."""
+        return self.tag + b":k:%d" % day
+
+    def __str__(self) -> str:
+        """Return the name used in messages, such as `Order:3`."""
+        return f"{self.type_name}:{self.number}"
+
+
+_SUFFIXES = {
+    "tag": b"",
+    "owner": b":owner",
+    "inbox": b":inbox",
+    "inbox_channel": b":in",
+    "answer_channel": b":out",
+    "due": b":due",
+    "runnable": b":run",
+    "undecodable": b":bad",
+    "_object_prefix": b":o:",
+    "_lane_prefix": b":q:",
+    "_invocation_prefix": b":i:",
+    "_result_prefix": b":r:",
+}
+
+
+def registry_key(namespace: str) -> bytes:
+    """Return the hash of the namespace's live workers."""
+    return f"{{{namespace}}}:workers".encode()
+
+
+def types_key(namespace: str) -> bytes:
+    """Return the hash of the namespace's object types and their partition counts."""
+    return f"{{{namespace}}}:types".encode()
+
+
+def owners_key(namespace: str) -> bytes:
+    """Return the hash of the namespace's object types and who is in charge of each."""
+    return f"{{{namespace}}}:owners".encode()

@@ -1,0 +1,149 @@
+"""Reads what a lane is made of: the object's state, and the invocations that are open in it, in order of intake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import redis.exceptions
+
+from .codec import Undecodable
+from .errors import WrongKeyType
+from .keyspace import PartitionSpace
+from .records import Record, decode
+from .snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words, older_words
+from .store import Store, store_error
+
+
+@dataclass(frozen=True, slots=True)
+class OpenInvocation:
+    """An invocation that a lane's list names.
+
+    Args:
+        raw_id: Its id.
+        records: Its records as far as they can be read.
+        undecodable: Why the next one can't be read, None when all can.
+    """
+
+    raw_id: bytes
+    records: list[Record]
+    undecodable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneContents:
+    """What the store has of one lane."""
+
+    state: ObjectState
+    open: list[OpenInvocation] = field(default_factory=list["OpenInvocation"])
+
+
+async def read_lane(store: Store, space: PartitionSpace, key_text: str) -> LaneContents:
+    """Read a lane's state and its open invocations.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands where the object's stream belongs.
+        Undecodable: The object's state can't be read.
+    """
+    newest, ids = await ask(
+        store,
+        [newest_words(space, key_text), ("LRANGE", space.lane(key_text), 0, -1)],
+        [space.object(key_text), space.lane(key_text)],
+    )
+    state = await read_state(store, space, key_text, newest)
+    if not ids:
+        return LaneContents(state)
+    return LaneContents(state, await read_invocations(store, space, ids))
+
+
+async def read_state(
+    store: Store, space: PartitionSpace, key_text: str, newest: list[Entry] | None = None
+) -> ObjectState:
+    """Read an object's state; `newest` are its newest entries where they were read already.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands where the object's stream belongs.
+        Undecodable: The state can't be read.
+    """
+    if newest is None:
+        (newest,) = await ask(store, [newest_words(space, key_text)], [space.object(key_text)])
+    entries, asked = newest, FIRST_READ_ENTRIES
+    while not is_whole(entries[-asked:], asked):
+        asked = FIRST_READ_ENTRIES * 8
+        (older,) = await ask(store, [older_words(space, key_text, entries[-1][0])], [space.object(key_text)])
+        entries = entries + older
+        if len(older) < asked:
+            break
+    return fold(entries)
+
+
+async def read_invocations(store: Store, space: PartitionSpace, ids: Sequence[bytes]) -> list[OpenInvocation]:
+    """Read the records of invocations in one turn.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands where a stream belongs.
+    """
+    keys = [space.invocation(raw_id) for raw_id in ids]
+    streams = await ask(store, [("XRANGE", key, "-", "+") for key in keys], keys)
+    return [_invocation(raw_id, entries) for raw_id, entries in zip(ids, streams, strict=True)]
+
+
+def _invocation(raw_id: bytes, entries: list[Entry]) -> OpenInvocation:
+    records: list[Record] = []
+    for entry_id, fields in entries:
+        try:
+            records.append(decode(dict(zip(fields[::2], fields[1::2], strict=True))[b"r"]))
+        except (Undecodable, KeyError) as error:
+            return OpenInvocation(raw_id, records, f"entry {entry_id.decode()}: {error}")
+    return OpenInvocation(raw_id, records)
+
+
+async def ask(store: Store, commands: Sequence[tuple[Any, ...]], keys: Sequence[bytes]) -> list[Any]:
+    """Send reads in one turn and wait for all of them.
+
+    Args:
+        store: The open store.
+        commands: The reads.
+        keys: The key that each reads, for messages.
+
+    Raises:
+        StoreUnavailable: An answer did not come.
+        WrongKeyType: A key holds another type than the read is for.
+    """
+    await store.link.wait_up(store.answer_timeout_seconds)
+    replies: list[Any] = [None] * len(commands)
+    complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    take = _collector(replies, complete)
+    for position, words in enumerate(commands):
+        store.link.submit(words, partial(take, position))
+    if commands:
+        await complete
+    for reply, key in zip(replies, keys, strict=True):
+        if isinstance(reply, Exception):
+            raise _named(reply, key, store.url) from reply
+    return replies
+
+
+def _collector(replies: list[Any], complete: asyncio.Future[None]) -> Callable[[int, Any], None]:
+    unanswered = len(replies)
+
+    def take(position: int, reply: Any) -> None:
+        nonlocal unanswered
+        replies[position] = reply
+        unanswered -= 1
+        if not unanswered and not complete.done():
+            complete.set_result(None)
+
+    return take
+
+
+def _named(reply: Exception, key: bytes, url: str) -> Exception:
+    if isinstance(reply, redis.exceptions.ResponseError) and str(reply).startswith("WRONGTYPE"):
+        return WrongKeyType(key.decode(errors="replace"))
+    return store_error(reply, url)

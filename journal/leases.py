@@ -1,0 +1,321 @@
+"""The calls of ownership: acquire, renew, release and observe partitions, announce a worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import anyio
+import redis
+import redis.exceptions
+
+from .errors import InternalError, SchemaMismatch, StoreError, StoreUnavailable, WrongKeyType
+from .keyspace import PartitionSpace, registry_key
+from .library import Library
+from .store import Refusal, Store, is_missing_function, refusal, store_error
+from .tenure import (
+    VACANT,
+    Acquired,
+    Announcement,
+    Observation,
+    Poll,
+    Registry,
+    Tenure,
+    encode_announcement,
+    lease_clock,
+    new_token,
+)
+
+#: How soon an acquisition is asked for again after its answer was lost.
+ASK_AGAIN_SECONDS = 0.05
+
+
+async def acquire(
+    store: Store,
+    space: PartitionSpace,
+    seen: Observation,
+    *,
+    partitions: int,
+    worker: str,
+    machine: str,
+    patience_seconds: float,
+) -> Acquired | None:
+    """Begin a tenure, provided that the partition is still as it was seen.
+
+    Args:
+        store: The open store.
+        space: The partition.
+        seen: What the decision to take it was made on.
+        partitions: How many partitions the type has; written at first use and compared from then on.
+        worker: This worker.
+        machine: Where it runs.
+        patience_seconds: For how long a lost answer is asked for again; a lease is enough, a tenure older than that
+            would begin expired.
+
+    Returns:
+        The tenure, or None when the partition has moved on: somebody else got it, or its holder renewed.
+
+    Raises:
+        SchemaMismatch: It was written with another partition count or by a release with another schema.
+        WrongKeyType: Its owner key is somebody else's.
+        StoreUnavailable: No answer came; whether a tenure began is unknown, and if one did, nobody will renew it.
+    """
+    token = new_token()
+    epoch = "" if seen.epoch is None else seen.epoch
+    args = (partitions, epoch, seen.lease, token, worker, machine)
+    # The lease counts from before the first time that these words were sent: any of them may be the one that counted.
+    sent_at = lease_clock()
+    while True:
+        try:
+            answer = await _change(store, "acquire", space, args)
+            break
+        except StoreUnavailable:
+            if lease_clock() - sent_at > patience_seconds:
+                raise
+            await anyio.sleep(ASK_AGAIN_SECONDS)
+        except Refusal as refused:
+            if refused.code == "MOVED_ON":
+                return None
+            raise _named(refused, space) from refused
+    return Acquired(Tenure(answer[0], token), answer[1], answer[2], answer[3], sent_at)
+
+
+async def release(store: Store, space: PartitionSpace, tenure: Tenure) -> bool:
+    """Hand a partition over: whoever wants it next need not wait for the lease.
+
+    Returns:
+        Whether it was this tenure's to hand over; doing it twice is no error.
+
+    Raises:
+        WrongKeyType: Its owner key is somebody else's.
+        StoreUnavailable: No answer came; the lease will run out by itself.
+    """
+    try:
+        await _change(store, "release", space, (tenure.epoch, tenure.token))
+    except Refusal as refused:
+        if refused.code == "FENCED":
+            return False
+        raise _named(refused, space) from refused
+    return True
+
+
+async def observe(store: Store, spaces: Sequence[PartitionSpace]) -> Poll:
+    """Look at many partitions in one turn.
+
+    Raises:
+        StoreUnavailable: At least one answer did not come, so nothing may be concluded from the others' silence.
+    """
+    commands = [store.words("observe", [space.owner], read_only=True) for space in spaces]
+    sent_at = lease_clock()
+    replies = await _ask_all(store, commands)
+    if any(isinstance(reply, Exception) and is_missing_function(reply) for reply in replies):
+        await store.load_library()
+        sent_at = lease_clock()
+        replies = await _ask_all(store, commands)
+    answered_at = lease_clock()
+    seen = tuple(_observation(space, reply) for space, reply in zip(spaces, replies, strict=True))
+    return Poll(sent_at, answered_at, seen)
+
+
+async def announce(store: Store, worker: str, announcement: Announcement) -> Registry:
+    """Say that a worker lives, and read what all of them say.
+
+    Raises:
+        WrongKeyType: The registry's key is somebody else's.
+        StoreUnavailable: No answer came.
+    """
+    sent_at = lease_clock()
+    flat = await _registry(store, "announce", (worker, encode_announcement(announcement)))
+    answered_at = lease_clock()
+    names: list[bytes] = flat[::2]
+    return Registry(sent_at, answered_at, {name.decode(): raw for name, raw in zip(names, flat[1::2], strict=True)})
+
+
+async def withdraw(store: Store, worker: str) -> None:
+    """Take this worker out of the registry, at the end of an orderly shutdown.
+
+    Raises:
+        WrongKeyType: The registry's key is somebody else's.
+        StoreUnavailable: No answer came.
+    """
+    await _registry(store, "withdraw", (worker, b""))
+
+
+async def withdraw_dead(store: Store, dead: Sequence[tuple[str, bytes]]) -> None:
+    """Take others out of the registry, unless their announcement changed since it was seen.
+
+    Raises:
+        WrongKeyType: The registry's key is somebody else's.
+        StoreUnavailable: No answer came.
+    """
+    if dead:
+        await _registry(store, "withdraw", tuple(word for pair in dead for word in pair))
+
+
+async def _change(store: Store, verb: str, space: PartitionSpace, args: tuple[Any, ...]) -> Any:
+    store.observer.before_send(verb, str(space), 0)
+    answer = await store.fcall(verb, [space.owner], args)
+    store.observer.after_answer(verb, str(space), 0)
+    return answer
+
+
+async def _registry(store: Store, verb: str, args: tuple[Any, ...]) -> Any:
+    key = registry_key(store.namespace)
+    store.observer.before_send(verb, "workers", 0)
+    try:
+        answer = await store.fcall(verb, [key], args)
+    except Refusal as refused:
+        raise WrongKeyType(key.decode()) from refused
+    store.observer.after_answer(verb, "workers", 0)
+    return answer
+
+
+def _named(refused: Refusal, space: PartitionSpace) -> Exception:
+    """Return the error of the tree that a refusal stands for."""
+    if refused.code == "WRONGKEYTYPE":
+        return WrongKeyType(refused.text)
+    if refused.code == "SCHEMA":
+        found, _, expected = refused.text.partition(" ")
+        return SchemaMismatch(f"schema version and partition count of {space}:", found, expected)
+    return InternalError(f"{space}: {refused}")
+
+
+async def _ask_all(store: Store, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Send commands in one turn and wait for all of their replies; a refusal is returned in its place.
+
+    Raises:
+        StoreUnavailable: A reply was lost, or the store refuses everything at the moment.
+    """
+    replies: list[Any] = [None] * len(commands)
+    if not commands:
+        return replies
+    complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    unanswered = len(commands)
+
+    def take(position: int, reply: Any) -> None:
+        nonlocal unanswered
+        replies[position] = reply
+        unanswered -= 1
+        if not unanswered and not complete.done():
+            complete.set_result(None)
+
+    for position, words in enumerate(commands):
+        store.link.submit(words, partial(take, position))
+    await complete
+    for reply in replies:
+        error = store_error(reply, store.url) if isinstance(reply, Exception) else None
+        if isinstance(error, StoreUnavailable):
+            raise error
+    return replies
+
+
+def _observation(space: PartitionSpace, reply: Any) -> Observation | StoreError:
+    if isinstance(reply, redis.exceptions.ResponseError):
+        named = _named(refusal(reply), space)
+        return named if isinstance(named, StoreError) else StoreError(str(named))
+    epoch, lease, released, worker, machine = reply
+    if epoch is None:
+        return VACANT
+    held = (_text(worker), _text(machine))
+    return Observation(int(epoch), int(lease or 0), released == b"1", *held)
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The tenure holds its partition still."""
+
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class TenureLost:
+    """The partition has another owner, or none: for this tenure that is final."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotRenewed:
+    """No answer, or the store's own refusal: nothing is known, try again."""
+
+    why: str
+
+
+Renewal: TypeAlias = Renewed | TenureLost | NotRenewed
+
+
+class SyncLeases:
+    """The renewals of a thread, over a blocking connection that it shares with nobody.
+
+    Args:
+        client: From `Store.new_sync_client`: its retries are off, its timeout bounds each call.
+        library: The functions.
+    """
+
+    def __init__(self, client: redis.Redis, library: Library) -> None:
+        # The stubs of the client type its pipeline only in part.
+        self._client: Any = client
+        self._renew = library.function("renew")
+        self._code = library.code
+
+    def renew(self, held: Sequence[tuple[PartitionSpace, Tenure]]) -> list[Renewal]:
+        """Raise the counters of tenures in one write; never raises for what the store does.
+
+        Returns:
+            What became of each, in order. One partition's refusal does not touch the others.
+        """
+        if not held:
+            return []
+        try:
+            replies = self._send(held)
+            if any(isinstance(reply, Exception) and is_missing_function(reply) for reply in replies):
+                self._load()
+                replies = self._send(held)
+        except (OSError, redis.exceptions.RedisError) as error:
+            return [NotRenewed(str(error))] * len(held)
+        return [_renewal(reply) for reply in replies]
+
+    def _send(self, held: Sequence[tuple[PartitionSpace, Tenure]]) -> list[Any]:
+        with self._client.pipeline(transaction=False) as pipeline:
+            for space, tenure in held:
+                pipeline.execute_command("FCALL", self._renew, 1, space.owner, tenure.epoch, tenure.token)
+            return pipeline.execute(raise_on_error=False)
+
+    def _load(self) -> None:
+        try:
+            self._client.function_load(self._code)
+        except redis.exceptions.ResponseError as error:
+            if "already exists" not in str(error):
+                raise
+
+    def close(self) -> None:
+        """Close the connection; from another thread, this ends a call that still waits."""
+        self._client.connection_pool.disconnect()
+
+
+def sync_leases(store: Store, *, timeout_seconds: float) -> SyncLeases:
+    """Return the renewals of a thread over a new connection.
+
+    Args:
+        store: The store; it need not be open.
+        timeout_seconds: How long a renewal may take before it is tried over a new connection; a third of a lease
+            leaves time for that.
+    """
+    return SyncLeases(store.new_sync_client(timeout_seconds=timeout_seconds), store.library)
+
+
+def _renewal(reply: Any) -> Renewal:
+    match reply:
+        case int():
+            return Renewed(reply)
+        case redis.exceptions.ResponseError() if str(reply).startswith("FENCED"):
+            return TenureLost(str(reply))
+        case _:
+            return NotRenewed(str(reply))

@@ -1,0 +1,120 @@
+-- commit: apply one numbered batch of an owner's commits, whole or not at all.
+--
+-- KEYS  1 owner · 2 due · 3 runnable · 4 inbox · 5 answer channel · 6 undecodable · 7… the streams, lists, results and
+--       hashes that the operations name by position
+-- ARGV  1 epoch · 2 token · 3 batch number · 4 serial · 5 serial of the batch that this one is built on, 0 for the first
+--       6 a letter for the type of each key from 7 on: s stream, l list, h hash, - whatever is there
+--       7… operations, each a letter and its fixed arguments:
+--         a k n f v …    append to stream k an entry of n strings (fields and values)
+--         s k value ms   set result k, kept for ms
+--         e k ms         let key k expire after ms
+--         h k field v    write a field of hash k
+--         t k ms         drop the entries of stream k that are older than ms
+--         q k id lane    enter invocation id at the tail of lane list k; the lane becomes runnable
+--         f k id lane    enter it at the head (a resumed holder of the lane)
+--         u k id lane    take it out of lane list k; a lane without open invocations stops being runnable
+--         w lane         the lane is runnable
+--         l lane         the lane is parked: not runnable
+--         d id ms        the invocation is due in ms
+--         c id           it is not due any more
+--         i entry        an inbox entry is done with
+--         b bytes        keep undecodable bytes
+--         p message      announce an answer
+--
+-- Answers the partition's time in milliseconds. A number at or below the last one applied is answered from the ring and
+-- writes nothing.
+-- Refuses FENCED (another tenure), GAP (a number above last + 1, or a batch that is built on another than the last one),
+-- SCHEMA, WRONGKEYTYPE key; all before the first write.
+
+local ARITY = {s = 4, e = 3, h = 4, t = 3, q = 4, f = 4, u = 4, w = 2, l = 2, d = 3, c = 2, i = 2, b = 2, p = 2}
+
+local apply = {}
+
+function apply.s(keys, argv, i) redis.call('SET', keys[tonumber(argv[i + 1])], argv[i + 2], 'PX', argv[i + 3]) end
+function apply.e(keys, argv, i) redis.call('PEXPIRE', keys[tonumber(argv[i + 1])], argv[i + 2]) end
+function apply.h(keys, argv, i) redis.call('HSET', keys[tonumber(argv[i + 1])], argv[i + 2], argv[i + 3]) end
+function apply.t(keys, argv, i, now)
+  redis.call('XTRIM', keys[tonumber(argv[i + 1])], 'MINID', int(now - tonumber(argv[i + 2])))
+end
+function apply.q(keys, argv, i)
+  redis.call('RPUSH', keys[tonumber(argv[i + 1])], argv[i + 2])
+  redis.call('SADD', keys[3], argv[i + 3])
+end
+function apply.f(keys, argv, i)
+  redis.call('LPUSH', keys[tonumber(argv[i + 1])], argv[i + 2])
+  redis.call('SADD', keys[3], argv[i + 3])
+end
+function apply.u(keys, argv, i)
+  local list = keys[tonumber(argv[i + 1])]
+  redis.call('LREM', list, 1, argv[i + 2])
+  if redis.call('EXISTS', list) == 0 then redis.call('SREM', keys[3], argv[i + 3]) end
+end
+function apply.w(keys, argv, i) redis.call('SADD', keys[3], argv[i + 1]) end
+function apply.l(keys, argv, i) redis.call('SREM', keys[3], argv[i + 1]) end
+function apply.d(keys, argv, i, now) redis.call('ZADD', keys[2], int(now + tonumber(argv[i + 2])), argv[i + 1]) end
+function apply.c(keys, argv, i) redis.call('ZREM', keys[2], argv[i + 1]) end
+function apply.i(keys, argv, i) redis.call('XDEL', keys[4], argv[i + 1]) end
+function apply.b(keys, argv, i, now) redis.call('XADD', keys[6], int(now) .. '-*', 'm', argv[i + 1]) end
+function apply.p(keys, argv, i) redis.call('SPUBLISH', keys[5], argv[i + 1]) end
+
+local function append(keys, argv, i, now)
+  local count = tonumber(argv[i + 2])
+  redis.call('XADD', keys[tonumber(argv[i + 1])], int(now) .. '-*', unpack(argv, i + 3, i + 2 + count))
+  return i + 3 + count
+end
+
+-- The answer that was given to a batch before, or a refusal when the ring no longer holds it.
+local function answered_before(owner, number, serial)
+  local kept = redis.call('HGET', owner, 'a' .. (number % RING)) or ''
+  local kept_number, kept_serial, kept_time = string.match(kept, '^(%d+):(%d+):(%d+)$')
+  if tonumber(kept_number) ~= number or kept_serial ~= serial then
+    return refuse('FENCED', 'batch ' .. number .. ' was applied with another content')
+  end
+  return tonumber(kept_time)
+end
+
+local FIXED = {[2] = 'zset', [3] = 'set', [4] = 'stream', [6] = 'stream'}
+local LETTERS = {s = 'stream', l = 'list', h = 'hash'}
+
+local function mistyped(keys, letters)
+  for position, wanted in pairs(FIXED) do
+    if wrong_type(keys[position], wanted) then return keys[position] end
+  end
+  for position = 1, #letters do
+    local wanted = LETTERS[string.sub(letters, position, position)]
+    if wanted and wrong_type(keys[6 + position], wanted) then return keys[6 + position] end
+  end
+end
+
+local function commit(keys, argv)
+  local owner = keys[1]
+  if wrong_type(owner, 'hash') then return refuse('WRONGKEYTYPE', owner) end
+  local held = redis.call('HMGET', owner, 'epoch', 'token', 'batch', 'time', 'offset', 'schema', 'serial')
+  if held[1] ~= argv[1] or held[2] ~= argv[2] then return refuse('FENCED', 'epoch ' .. tostring(held[1])) end
+  if held[6] ~= SCHEMA then return refuse('SCHEMA', tostring(held[6])) end
+  local number, last = tonumber(argv[3]), tonumber(held[3])
+  if number <= last then return answered_before(owner, number, argv[4]) end
+  -- The number alone does not tell a batch from one that was built on a refused batch and arrives late, from a
+  -- connection that was cut: the refused number has been given to other content by then.
+  if number > last + 1 or held[7] ~= argv[5] then return refuse('GAP', int(last)) end
+  local foreign = mistyped(keys, argv[6])
+  if foreign then return refuse('WRONGKEYTYPE', foreign) end
+
+  local now = partition_time(held[4], held[5])
+  local i = 7
+  while i <= #argv do
+    local verb = argv[i]
+    if verb == 'a' then
+      i = append(keys, argv, i, now)
+    else
+      apply[verb](keys, argv, i, now)
+      i = i + ARITY[verb]
+    end
+  end
+  local stamp = int(now)
+  redis.call('HSET', owner, 'batch', argv[3], 'serial', argv[4], 'time', stamp,
+    'a' .. (number % RING), argv[3] .. ':' .. argv[4] .. ':' .. stamp)
+  return now
+end
+
+register('commit', commit)

@@ -1,0 +1,136 @@
+"""What each change writes: facts in, operations of a commit out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .batch import Operation
+from .fields import pack
+from .keyspace import PartitionSpace
+from .outcomes import IdempotencyEntry
+from .records import Accepted, Finished, Record, encode
+from .requests import Answer
+from .snapshots import encode_values
+
+#: State values written since the last durable point; None stands for a value that was cleared.
+Delta = dict[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """What a commit does to an object's state: a delta, or all of it at once as a snapshot."""
+
+    delta: Delta
+    snapshot: dict[str, bytes] | None = None
+
+    def fields(self) -> tuple[bytes, bytes]:
+        """Return the field of the entry that carries the change, and its value."""
+        if self.snapshot is not None:
+            return b"s", encode_values(self.snapshot)
+        return b"d", encode_values(self.delta)
+
+
+def accept(space: PartitionSpace, record: Accepted) -> list[Operation]:
+    """Take an invocation in that outlives its first commit: its stream begins, and its lane has work."""
+    raw_id, key_text = record.invocation, record.key
+    return [
+        (b"a", space.invocation(raw_id), 2, b"r", encode(record)),
+        (b"a", space.object(key_text), 2, b"a", pack((raw_id, record.handler))),
+        (b"q", space.lane(key_text), raw_id, key_text),
+    ]
+
+
+def record(space: PartitionSpace, raw_id: bytes, fact: Record) -> Operation:
+    """Append a record to an invocation's stream."""
+    return (b"a", space.invocation(raw_id), 2, b"r", encode(fact))
+
+
+def change(space: PartitionSpace, key_text: str, raw_id: bytes, state: StateChange) -> Operation:
+    """Write state at a durable point of an invocation that goes on."""
+    field, value = state.fields()
+    return (b"a", space.object(key_text), 4, field, value, b"i", raw_id)
+
+
+def finish_short(space: PartitionSpace, key_text: str, fact: Finished, state: StateChange | None) -> Operation:
+    """Write the one entry of a short invocation."""
+    if state is None:
+        return (b"a", space.object(key_text), 2, b"f", encode(fact))
+    field, value = state.fields()
+    return (b"a", space.object(key_text), 4, b"f", encode(fact), field, value)
+
+
+def finish_long(
+    space: PartitionSpace, key_text: str, raw_id: bytes, last: Record, retention_ms: int
+) -> list[Operation]:
+    """End an invocation that has a stream: it leaves its lane, and its stream is kept for the retention."""
+    stream = space.invocation(raw_id)
+    return [
+        (b"a", stream, 2, b"r", encode(last)),
+        (b"e", stream, retention_ms),
+        (b"u", space.lane(key_text), raw_id, key_text),
+    ]
+
+
+def result(space: PartitionSpace, raw_id: bytes, outcome: bytes, retention_ms: int) -> Operation:
+    """Keep an outcome for those who ask later."""
+    return (b"s", space.result(raw_id), outcome, retention_ms)
+
+
+def remember(space: PartitionSpace, day: int, digest: bytes, entry: IdempotencyEntry) -> Operation:
+    """Note what an idempotency key stands for."""
+    return (b"h", space.idempotency(day), digest, entry.encode())
+
+
+def forget_day(space: PartitionSpace, day: int, retention_ms: int) -> Operation:
+    """Let the idempotency keys of a day expire when the youngest of them has been kept long enough."""
+    return (b"e", space.idempotency(day), retention_ms)
+
+
+def trim(space: PartitionSpace, key_text: str, retention_ms: int) -> Operation:
+    """Drop what is older than the retention from an object's stream; legal behind a new snapshot."""
+    return (b"t", space.object(key_text), retention_ms)
+
+
+def park(key_text: str, raw_id: bytes) -> list[Operation]:
+    """Take a lane out of the runnable ones: its head waits for somebody."""
+    return [(b"l", key_text), (b"c", raw_id)]
+
+
+def unpark(key_text: str) -> Operation:
+    """Make a lane runnable again."""
+    return (b"w", key_text)
+
+
+def leave_lane(space: PartitionSpace, key_text: str, raw_id: bytes) -> Operation:
+    """Take a parked invocation out of its lane, so that others go on."""
+    return (b"u", space.lane(key_text), raw_id, key_text)
+
+
+def rejoin_lane(space: PartitionSpace, key_text: str, raw_id: bytes) -> Operation:
+    """Put an invocation at the head of its lane."""
+    return (b"f", space.lane(key_text), raw_id, key_text)
+
+
+def schedule(raw_id: bytes, delay_ms: int) -> Operation:
+    """Note that an invocation is due after a delay."""
+    return (b"d", raw_id, delay_ms)
+
+
+def unschedule(raw_id: bytes) -> Operation:
+    """Note that an invocation is not due any more."""
+    return (b"c", raw_id)
+
+
+def settle_entry(entry: bytes) -> Operation:
+    """Take an entry out of the inbox: what it asked for is written in the same commit."""
+    return (b"i", entry)
+
+
+def keep_undecodable(data: bytes) -> Operation:
+    """Keep bytes that could not be read."""
+    return (b"b", data)
+
+
+def announce(client: bytes, raw_id: bytes, outcome: bytes | None) -> Operation:
+    """Tell a waiting client."""
+    return (b"p", Answer(client, raw_id, outcome).encode())

@@ -1,0 +1,204 @@
+"""What lies in a partition's inbox, and what its owner announces when a request has been answered.
+
+A request is written by anybody and read by the owner alone. Like records, it is a tagged array whose tag says what is
+asked for; the user's values in it are opaque bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final
+
+import msgpack
+
+from .codec import Undecodable
+from .fields import Layout, a_number, a_text, decode_tagged, optional, pack, some_bytes
+
+ID_BYTES: Final = 16
+CLIENT_BYTES: Final = 8
+
+#: An outcome above this many bytes is not sent along with its announcement; it is read from the result key.
+INLINE_OUTCOME_BYTES: Final = 1024
+
+
+class RequestKind(StrEnum):
+    """What a request asks for."""
+
+    CALL = "call"
+    SEND = "send"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One entry of an inbox.
+
+    Args:
+        kind: What is asked for.
+        invocation: Raw id of the invocation that is asked for. A request about an invocation that exists has an id of
+            its own, under which it is answered; whom it is about stands in its payload.
+        handler: Name of the handler; empty for a request that runs none.
+        key: The object, as `tenant/key`.
+        payload: Packed argument, None where there is none.
+        basis: Packed argument without unset fields, for the fingerprint of an idempotency key; None when the sender
+            doesn't know the types.
+        idempotency_key: The caller's key, if one was given.
+        client: Id of the process that waits for the answer, None when nobody does.
+        shared: Whether the handler only reads.
+        again: Whether the same request may have been put into the inbox before.
+    """
+
+    kind: RequestKind
+    invocation: bytes
+    handler: str
+    key: str
+    payload: bytes | None = None
+    basis: bytes | None = None
+    idempotency_key: str | None = None
+    client: bytes | None = None
+    shared: bool = False
+    again: bool = False
+
+    def encode(self) -> bytes:
+        """Return the bytes of the request."""
+        flags = self.shared * _SHARED | self.again * _AGAIN
+        fields = (self.handler, self.key, self.payload, self.basis, self.idempotency_key, self.client, flags)
+        return pack((_TAGS[self.kind], self.invocation, *fields))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Request:
+        """Return the request that bytes hold; what a later version adds behind it is left out.
+
+        Raises:
+            Undecodable: They hold none.
+        """
+        request = decode_tagged(data, _LAYOUTS, "request")
+        if len(request.invocation) != ID_BYTES:
+            msg = f"an invocation id of {len(request.invocation)} bytes"
+            raise Undecodable(msg)
+        return request
+
+
+# Tags of requests are disjoint from those of records and outcomes, so that one is never taken for the other.
+_TAGS: Final[Mapping[RequestKind, int]] = {RequestKind.CALL: 96, RequestKind.SEND: 97, RequestKind.RESUME: 98}
+
+_SHARED: Final = 1
+_AGAIN: Final = 2
+
+_maybe_bytes: Final = optional(some_bytes)
+_READERS: Final = (
+    some_bytes,
+    a_text,
+    a_text,
+    _maybe_bytes,
+    _maybe_bytes,
+    optional(a_text),
+    _maybe_bytes,
+    a_number,
+)
+
+
+def _request(kind: RequestKind, *fields: Any) -> Request:
+    *facts, flags = fields
+    return Request(kind, *facts, shared=bool(flags & _SHARED), again=bool(flags & _AGAIN))
+
+
+_LAYOUTS: Final[Mapping[int, Layout[Request]]] = {
+    tag: Layout(partial(_request, kind), _READERS) for kind, tag in _TAGS.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeOrder:
+    """The payload of a request to let a parked invocation go on.
+
+    Args:
+        invocation: Raw id of the parked invocation.
+        by: Who asks for it.
+        reason: Why, in words.
+    """
+
+    invocation: bytes
+    by: str
+    reason: str
+
+    def encode(self) -> bytes:
+        """Return the bytes of the order."""
+        return pack((_RESUME_ORDER, self.invocation, self.by, self.reason))
+
+    @classmethod
+    def decode(cls, data: bytes) -> ResumeOrder:
+        """Return the order that bytes hold.
+
+        Raises:
+            Undecodable: They hold none.
+        """
+        return decode_tagged(data, _ORDERS, "resume order")
+
+
+_RESUME_ORDER: Final = 120
+_ORDERS: Final[Mapping[int, Layout[ResumeOrder]]] = {_RESUME_ORDER: Layout(ResumeOrder, (some_bytes, a_text, a_text))}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The announcement that there is news of an invocation: it was taken in, paused, or ended.
+
+    Args:
+        client: Id of the process that asked; empty when nobody waits for it by name.
+        invocation: Raw id of the request.
+        outcome: The encoded outcome when it is short, else None: look at the store.
+    """
+
+    client: bytes
+    invocation: bytes
+    outcome: bytes | None = None
+
+    def encode(self) -> bytes:
+        """Return the bytes of the announcement, without an outcome that is too long to be sent along."""
+        outcome = self.outcome
+        if outcome is not None and len(outcome) > INLINE_OUTCOME_BYTES:
+            outcome = None
+        return pack((self.client or _NOBODY, self.invocation, outcome))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Answer:
+        """Return the announcement that bytes hold.
+
+        Raises:
+            Undecodable: They hold none.
+        """
+        match _unpacked(data):
+            case [bytes() as client, bytes() as invocation, bytes() | None as outcome]:
+                return cls(client, invocation, outcome)
+            case _:
+                raise Undecodable("not an announcement of an answer")
+
+
+def _unpacked(data: bytes) -> Any:
+    try:
+        return msgpack.unpackb(data)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise Undecodable("an announcement is not msgpack") from error
+
+
+# With a client id of 8 bytes the raw id stands at a fixed place: [client, raw id, outcome] begins with the header of
+# three items, eight bytes behind their header, and the header of sixteen bytes.
+_HEAD: Final = b"\x93\xc4\x08"
+_ID_HEADER: Final = b"\xc4\x10"
+_NOBODY: Final = bytes(CLIENT_BYTES)
+_ID_AT: Final = len(_HEAD) + CLIENT_BYTES + len(_ID_HEADER)
+
+
+def announced_invocation(data: bytes) -> bytes | None:
+    """Return the raw id of an announcement without decoding it: most are other clients' and are dropped at once.
+
+    Returns:
+        The id, or None when the bytes are no announcement of the usual form.
+    """
+    if data[:3] == _HEAD and data[_ID_AT - 2 : _ID_AT] == _ID_HEADER:
+        return data[_ID_AT : _ID_AT + ID_BYTES]
+    return None

@@ -1,0 +1,84 @@
+"""An object's state out of its stream: the newest snapshot and the deltas after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgpack
+
+from .codec import Undecodable
+from .fields import pack
+from .keyspace import PartitionSpace
+
+#: A stream entry as the server answers it: id, then fields and values in turn.
+Entry = tuple[bytes, list[bytes]]
+
+#: How many entries a first read asks for; the newest snapshot is among them unless many wrote nothing.
+FIRST_READ_ENTRIES = 48
+
+
+@dataclass(slots=True)
+class ObjectState:
+    """The packed values of an object and how far its newest snapshot lies back."""
+
+    values: dict[str, bytes]
+    deltas_since_snapshot: int = 0
+
+
+def encode_values(values: dict[str, bytes] | dict[str, bytes | None]) -> bytes:
+    """Return the bytes of a snapshot or of a delta, in which None stands for a value that was cleared."""
+    return pack(values)
+
+
+def decode_values(data: bytes) -> dict[str, bytes | None]:
+    """Return what a snapshot or delta holds.
+
+    Raises:
+        Undecodable: The bytes hold neither.
+    """
+    try:
+        values = msgpack.unpackb(data, unicode_errors="surrogatepass")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Undecodable(f"a state delta is not msgpack: {error}") from error
+    if not isinstance(values, dict):
+        raise Undecodable("a state delta is not a map")
+    return cast("dict[str, bytes | None]", values)
+
+
+def newest_words(space: PartitionSpace, key_text: str) -> tuple[Any, ...]:
+    """Return the command that reads the newest entries of an object's stream."""
+    return ("XREVRANGE", space.object(key_text), "+", "-", "COUNT", FIRST_READ_ENTRIES)
+
+
+def older_words(space: PartitionSpace, key_text: str, oldest: bytes) -> tuple[Any, ...]:
+    """Return the command that reads what lies before an entry, a larger piece at a time."""
+    return ("XREVRANGE", space.object(key_text), b"(" + oldest, "-", "COUNT", FIRST_READ_ENTRIES * 8)
+
+
+def is_whole(entries: list[Entry], asked: int) -> bool:
+    """Return whether entries, newest first, reach back to a snapshot or to the stream's beginning."""
+    return len(entries) < asked or any(b"s" in fields[::2] for _, fields in entries)
+
+
+def fold(entries: list[Entry]) -> ObjectState:
+    """Return the state that entries, newest first and whole, add up to.
+
+    Raises:
+        Undecodable: An entry that the state needs can't be read; the message names it.
+    """
+    deltas: list[dict[str, bytes | None]] = []
+    base: dict[str, bytes | None] = {}
+    for entry_id, fields in entries:
+        named = dict(zip(fields[::2], fields[1::2], strict=True))
+        try:
+            if b"s" in named:
+                base = decode_values(named[b"s"])
+                break
+            if b"d" in named:
+                deltas.append(decode_values(named[b"d"]))
+        except Undecodable as error:
+            raise Undecodable(f"entry {entry_id.decode()}: {error}") from error
+    for delta in reversed(deltas):
+        base.update(delta)
+    return ObjectState({name: value for name, value in base.items() if value is not None}, len(deltas))

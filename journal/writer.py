@@ -1,0 +1,326 @@
+"""Group commit: the numbered batches of one tenure, and the committer that sends those of all partitions together.
+
+A batch is sent again, byte for byte, until the store gives an answer that counts: applied, fenced, or refused for good.
+Batches behind one that was not applied answer GAP and are sent again after it, so they are applied once and in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Hashable
+from enum import Enum, auto
+from functools import partial
+from typing import Any, assert_never
+
+import anyio
+import redis.exceptions
+
+from .batch import Batch, Commit, build_batch, touches
+from .errors import Fenced, InternalError, WrongKeyType
+from .keyspace import PartitionSpace
+from .library import Library
+from .link import Link, LinkLost
+from .observer import Observer
+from .tenure import Tenure
+
+logger = logging.getLogger("keylane.commit")
+
+#: A call of this many commits stays below 5 ms in the server.
+COMMITS_PER_BATCH = 300
+#: Turns that may be on the wire at once: the next is prepared while the server syncs the one before.
+TURNS_IN_FLIGHT = 2
+#: So many waiting commits go out in the middle of a turn of the loop. Callers whose answers come together commit
+#: together, so without it all of them wait for one sync, and client and server idle in turns.
+COMMITS_MID_TURN = 32
+RESEND_FIRST_SECONDS = 0.02
+RESEND_CAP_SECONDS = 1.0
+
+_NOT_APPLIED = (
+    "OOM", "LOADING", "BUSY", "READONLY", "TRYAGAIN", "MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN", "MISCONF",
+    "NOREPLICAS", "GAP", "ERR Function not found", "Function not found",
+)  # fmt: skip
+
+
+class Answer(Enum):
+    """What a reply to a batch means for it."""
+
+    APPLIED = auto()
+    SEND_AGAIN = auto()
+    FENCED = auto()
+    REFUSED = auto()
+
+
+def classify(reply: Any) -> Answer:
+    """Decide what a reply or exception means.
+
+    Args:
+        reply: The partition time of an applied batch, or the exception that the link handed over.
+    """
+    match reply:
+        case int():
+            return Answer.APPLIED
+        case LinkLost() | redis.exceptions.ConnectionError():
+            return Answer.SEND_AGAIN
+        case redis.exceptions.ResponseError():
+            return _classify_error(reply)
+        case _:
+            return Answer.REFUSED
+
+
+def _classify_error(error: redis.exceptions.ResponseError) -> Answer:
+    text = str(error)
+    if text.startswith("FENCED"):
+        return Answer.FENCED
+    retried = (
+        redis.exceptions.OutOfMemoryError
+        | redis.exceptions.ReadOnlyError
+        | redis.exceptions.TryAgainError
+        | redis.exceptions.AskError
+        | redis.exceptions.ClusterDownError
+    )
+    if isinstance(error, retried) or text.startswith(_NOT_APPLIED):
+        return Answer.SEND_AGAIN
+    return Answer.REFUSED
+
+
+class PartitionWriter:
+    """The batches of one tenure: numbered 1, 2, 3 …, in the order in which their commits were queued.
+
+    Args:
+        space: The partition's keys.
+        tenure: The period of ownership under which everything is written.
+        committer: Sends what is queued.
+    """
+
+    def __init__(self, space: PartitionSpace, tenure: Tenure, committer: Committer) -> None:
+        self.space = space
+        self.tenure = tenure
+        self.name = str(space)
+        self.queued: deque[Commit] = deque()
+        self.unanswered: deque[Batch] = deque()
+        self.number = 0
+        self.serial = 0
+        self.applied_serial = 0
+        self.on_wire = 0
+        self.resending = False
+        self.lost: BaseException | None = None
+        self._committer = committer
+
+    def commit(self, commit: Commit) -> None:
+        """Queue a commit; it goes out with the others of this turn."""
+        if self.lost is not None:
+            commit.done(0, self.lost)
+            return
+        self.queued.append(commit)
+        self._committer.commit_waits(self)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is queued or unanswered."""
+        return not self.queued and not self.unanswered
+
+    def next_batches(self, function: str) -> list[Batch]:
+        """Return what can be sent now: the unanswered ones from the lowest on, or a new one."""
+        if self.resending:
+            if self.on_wire:
+                return []
+            self.resending = False
+            return list(self.unanswered)
+        if not self.queued or len(self.unanswered) >= TURNS_IN_FLIGHT:
+            return []
+        queued = self.queued
+        commits = [queued.popleft() for _ in range(min(len(queued), COMMITS_PER_BATCH))]
+        self.number += 1
+        self.serial += 1
+        built_on = self.unanswered[-1].serial if self.unanswered else self.applied_serial
+        batch = build_batch(function, self.space, self.tenure, self.number, self.serial, built_on, commits)
+        self.unanswered.append(batch)
+        return [batch]
+
+    def applied(self, batch: Batch, now: int) -> None:
+        """Tell the commits of a batch that they are durable."""
+        if self.unanswered[0] is not batch:
+            self.lose(InternalError(f"{self.name}: batch {batch.number} was answered before the one ahead of it"))
+            return
+        self.unanswered.popleft()
+        self.applied_serial = batch.serial
+        for commit in batch.commits:
+            commit.done(now, None)
+
+    def lose(self, error: BaseException) -> None:
+        """End the tenure's writing: nothing that is not yet durable will be."""
+        self.lost = error
+        lost = [commit for batch in self.unanswered for commit in batch.commits]
+        lost.extend(self.queued)
+        self.unanswered.clear()
+        self.queued.clear()
+        for commit in lost:
+            commit.done(0, error)
+
+    def refuse(self, batch: Batch, error: Exception) -> None:
+        """Take out of the queue what the store refused for good, with all that was built on it; keep the rest.
+
+        The batch was not applied and neither was any behind it, so their numbers are free again.
+        """
+        key = _wrong_key(error)
+        named = [commit for commit in batch.commits if key is not None and touches(commit, key)] or batch.commits
+        lanes: set[Hashable] = {commit.lane for commit in named if commit.lane is not None}
+        everything = [commit for each in self.unanswered for commit in each.commits]
+        everything.extend(self.queued)
+        refused = [commit for commit in everything if commit in named or commit.lane in lanes]
+        self.unanswered.clear()
+        self.resending = False
+        self.number = batch.number - 1
+        self.queued = deque(commit for commit in everything if commit not in refused)
+        reason = WrongKeyType(key.decode(errors="replace")) if key is not None else error
+        for commit in refused:
+            commit.done(0, reason)
+
+
+def _wrong_key(error: Exception) -> bytes | None:
+    code, _, key = str(error).partition(" ")
+    return key.encode() if code == "WRONGKEYTYPE" else None
+
+
+class Committer:
+    """Sends the batches of all partitions that one server holds, once a turn.
+
+    Args:
+        link: The connection to that server, used for nothing else, so that batches keep their order.
+        library: The functions.
+        observer: Told of every batch before it is sent and after its answer.
+    """
+
+    def __init__(self, link: Link, library: Library, observer: Observer) -> None:
+        self._link = link
+        self._function = library.function("commit")
+        self._code = library.code
+        self._observer = observer
+        self._ready: dict[PartitionWriter, None] = {}
+        self._refused: dict[PartitionWriter, tuple[Batch, Exception]] = {}
+        self._turns_in_flight = 0
+        self._waiting = 0
+        self._on_wire = 0
+        self._mid_turn = COMMITS_MID_TURN
+        self._failures = 0
+        self._idle: asyncio.Future[None] | None = None
+
+    def commit_waits(self, writer: PartitionWriter) -> None:
+        """Note that a partition has one commit more to send."""
+        self._waiting += 1
+        self.wake(writer)
+        if self._waiting >= self._mid_turn and self._turns_in_flight < TURNS_IN_FLIGHT and not self._failures:
+            self._send_turn()
+            self._link.flush()
+
+    def wake(self, writer: PartitionWriter) -> None:
+        """Note that a partition has something to send."""
+        self._ready[writer] = None
+        idle = self._idle
+        if idle is not None:
+            self._idle = None
+            if not idle.done():
+                idle.set_result(None)
+
+    async def run(self) -> None:
+        """Send turn after turn until cancelled."""
+        while True:
+            if not self._ready or self._turns_in_flight >= TURNS_IN_FLIGHT:
+                self._idle = idle = asyncio.get_running_loop().create_future()
+                await idle
+                continue
+            # One more turn of the loop lets everybody who is ready join this batch.
+            await asyncio.sleep(0)
+            if self._failures:
+                await self._back_off()
+            self._send_turn()
+            self._link.flush()
+
+    async def _back_off(self) -> None:
+        await anyio.sleep(min(RESEND_FIRST_SECONDS * 2 ** (self._failures - 1), RESEND_CAP_SECONDS))
+        while not self._link.is_up:
+            await anyio.sleep(RESEND_FIRST_SECONDS)
+
+    def _send_turn(self) -> None:
+        ready, self._ready = self._ready, {}
+        self._waiting = 0
+        sent: list[tuple[PartitionWriter, Batch]] = []
+        for writer in ready:
+            if writer.lost is None and writer not in self._refused:
+                sent.extend((writer, batch) for batch in writer.next_batches(self._function))
+        if not sent:
+            return
+        turn = _Turn(len(sent))
+        self._turns_in_flight += 1
+        for writer, batch in sent:
+            batch.on_wire = True
+            writer.on_wire += 1
+            self._on_wire += len(batch.commits)
+            self._observer.before_send("commit", writer.name, batch.number)
+            self._link.submit(batch.words, partial(self._answered, turn, writer, batch))
+
+    def _answered(self, turn: _Turn, writer: PartitionWriter, batch: Batch, reply: Any) -> None:
+        self._observer.after_answer("commit", writer.name, batch.number)
+        batch.on_wire = False
+        writer.on_wire -= 1
+        self._mid_turn = max(COMMITS_MID_TURN, (self._on_wire + self._waiting) // 2)
+        self._on_wire -= len(batch.commits)
+        turn.unanswered -= 1
+        if writer.lost is None:
+            self._take(writer, batch, reply)
+        if not turn.unanswered:
+            self._turns_in_flight -= 1
+        if self._refused and not writer.on_wire and writer in self._refused:
+            writer.refuse(*self._refused.pop(writer))
+        if writer.queued or writer.resending or not turn.unanswered:
+            self._wake_after(writer)
+
+    def _take(self, writer: PartitionWriter, batch: Batch, reply: Any) -> None:
+        answer = classify(reply)
+        match answer:
+            case Answer.APPLIED:
+                self._failures = 0
+                writer.applied(batch, reply)
+            case Answer.SEND_AGAIN:
+                self._note_failure(writer, batch, reply)
+                writer.resending = True
+            case Answer.FENCED:
+                logger.warning("%s: fenced: %s", writer.name, reply)
+                writer.lose(Fenced())
+            case Answer.REFUSED:
+                logger.error("%s: batch %d was refused: %s", writer.name, batch.number, reply)
+                self._refused.setdefault(writer, (batch, reply))
+            case _:
+                assert_never(answer)
+
+    def _note_failure(self, writer: PartitionWriter, batch: Batch, reply: Any) -> None:
+        text = str(reply)
+        if "Function not found" in text:
+            # It goes out ahead of the batch that is sent again; that it is there already is as good an answer.
+            self._link.submit(("FUNCTION", "LOAD", self._code), _ignore)
+        if not text.startswith("GAP"):
+            self._failures = min(self._failures + 1, 10)
+        logger.info("%s: batch %d will be sent again: %s", writer.name, batch.number, reply)
+
+    def _wake_after(self, writer: PartitionWriter) -> None:
+        if writer.queued or writer.resending:
+            self.wake(writer)
+        elif self._ready and self._idle is not None:
+            idle, self._idle = self._idle, None
+            if not idle.done():
+                idle.set_result(None)
+
+
+class _Turn:
+    """Counts the batches of one turn that are still unanswered."""
+
+    __slots__ = ("unanswered",)
+
+    def __init__(self, unanswered: int) -> None:
+        self.unanswered = unanswered
+
+
+def _ignore(reply: Any) -> None:
+    del reply

@@ -1,0 +1,223 @@
+"""`Client` without await, for programs that have no event loop: the loop runs in a thread beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, overload
+
+from anyio.abc import BlockingPortal
+from anyio.from_thread import start_blocking_portal
+
+from ..journal import reading
+from ..journal.key import Key
+from ..objects.handler import Handler, NoInput
+from ..objects.settings import Settings
+from .client import Client
+from .handle import Handle, Timeout, Verdict
+
+Input = TypeVar("Input")
+Output = TypeVar("Output")
+Result = TypeVar("Result")
+
+
+class BlockingClient:
+    """Calls objects and blocks until they answer; use it as a context manager, from any number of threads.
+
+    Args:
+        store: The store's URL.
+        namespace: The deployment's prefix.
+        settings: The effective settings; by default from `KEYLANE_*` variables.
+
+    Raises:
+        RuntimeError: An event loop runs in this thread, which a blocking call would stop: use `Client` there.
+    """
+
+    def __init__(self, store: str, *, namespace: str = "keylane", settings: Settings | None = None) -> None:
+        _refuse_in_loop()
+        self._make = lambda: Client(store, namespace=namespace, settings=settings)
+        self._stack = contextlib.ExitStack()
+        self._portal: BlockingPortal | None = None
+        self._client: Client | None = None
+
+    def __enter__(self) -> Self:
+        """Start the loop and connect.
+
+        Raises:
+            StoreUnavailable: The store did not answer within 5 s.
+        """
+        _refuse_in_loop()
+        with contextlib.ExitStack() as stack:
+            self._portal = stack.enter_context(start_blocking_portal("asyncio"))
+            client = self._portal.call(self._made)
+            self._client = stack.enter_context(self._portal.wrap_async_context_manager(client))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Close the connections and stop the loop; invocations go on."""
+        self._portal = self._client = None
+        return self._stack.__exit__(kind, error, trace)
+
+    async def _made(self) -> Client:
+        # The client belongs to the loop of the portal, so it is made there.
+        return self._make()
+
+    @overload
+    def call(
+        self,
+        handler: Handler[NoInput, Output],
+        key: Key | str,
+        /,
+        *,
+        idempotency_key: str | None = None,
+        timeout: Timeout = None,
+    ) -> Output: ...
+    @overload
+    def call(
+        self,
+        handler: Handler[Input, Output],
+        key: Key | str,
+        argument: Input,
+        /,
+        *,
+        idempotency_key: str | None = None,
+        timeout: Timeout = None,
+    ) -> Output: ...
+    @overload
+    def call(
+        self,
+        object_name: str,
+        key: Key | str,
+        handler_name: str,
+        argument: Any = ...,
+        /,
+        *,
+        idempotency_key: str | None = None,
+        timeout: Timeout = None,
+    ) -> Any: ...
+    def call(
+        self,
+        target: Any,
+        key: Key | str,
+        /,
+        *rest: Any,
+        idempotency_key: str | None = None,
+        timeout: Timeout = None,
+    ) -> Any:
+        """Call a handler and block until its output is there; as `Client.call`."""
+        return self._run(
+            lambda client: client.call(target, key, *rest, idempotency_key=idempotency_key, timeout=timeout)
+        )
+
+    @overload
+    def send(
+        self, handler: Handler[NoInput, Output], key: Key | str, /, *, idempotency_key: str | None = None
+    ) -> BlockingHandle[Output]: ...
+    @overload
+    def send(
+        self, handler: Handler[Input, Output], key: Key | str, argument: Input, /, *, idempotency_key: str | None = None
+    ) -> BlockingHandle[Output]: ...
+    @overload
+    def send(
+        self,
+        object_name: str,
+        key: Key | str,
+        handler_name: str,
+        argument: Any = ...,
+        /,
+        *,
+        idempotency_key: str | None = None,
+    ) -> BlockingHandle[Any]: ...
+    def send(
+        self, target: Any, key: Key | str, /, *rest: Any, idempotency_key: str | None = None
+    ) -> BlockingHandle[Any]:
+        """Have a handler run and return once the request is durable; as `Client.send`."""
+        handle = self._run(lambda client: client.send(target, key, *rest, idempotency_key=idempotency_key))
+        return BlockingHandle(self._run, handle)
+
+    @overload
+    def attach(self, invocation_id: str, /) -> BlockingHandle[Any]: ...
+    @overload
+    def attach(self, invocation_id: str, /, type: type[Output]) -> BlockingHandle[Output]: ...
+    def attach(self, invocation_id: str, /, type: Any = None) -> BlockingHandle[Any]:
+        """Return the handle of an invocation, by its id; as `Client.attach`."""
+
+        async def attached(client: Client) -> Handle[Any]:
+            return client.attach(invocation_id, type)
+
+        return BlockingHandle(self._run, self._run(attached))
+
+    def describe(self, invocation_id: str) -> reading.InvocationDescription:
+        """Return what is known of one invocation."""
+        return self._run(lambda client: client.describe(invocation_id))
+
+    def inspect(self, object_name: str, key: Key | str) -> reading.ObjectDescription:
+        """Return an object's state, lane and journal."""
+        return self._run(lambda client: client.inspect(object_name, key))
+
+    def resume(self, invocation_id: str, *, reason: str, by: str, timeout: Timeout = None) -> None:
+        """Let a parked invocation go on; as `Client.resume`."""
+        self._run(lambda client: client.resume(invocation_id, reason=reason, by=by, timeout=timeout))
+
+    def _run(self, ask: Callable[[Client], Coroutine[Any, Any, Result]]) -> Result:
+        """Run something on the loop and block until it has ended.
+
+        Raises:
+            RuntimeError: An event loop runs in this thread, or the client is not open.
+        """
+        _refuse_in_loop()
+        portal, client = self._portal, self._client
+        if portal is None or client is None:
+            raise RuntimeError("this client is not open: use `with BlockingClient(…) as client`")
+        future = portal.start_task_soon(ask, client)
+        try:
+            return future.result()
+        except BaseException:
+            # An interrupt ends the waiting here; there it would go on for ever.
+            future.cancel()
+            raise
+
+
+class BlockingHandle(Generic[Output]):
+    """One invocation, by its id; as `Handle`, without await."""
+
+    __slots__ = ("_handle", "_run")
+
+    def __init__(
+        self, run: Callable[[Callable[[Client], Coroutine[Any, Any, Any]]], Any], handle: Handle[Output]
+    ) -> None:
+        self._run = run
+        self._handle = handle
+
+    @property
+    def id(self) -> str:
+        """The invocation id as users see it."""
+        return self._handle.id
+
+    def __repr__(self) -> str:
+        return f"BlockingHandle({self.id!r})"
+
+    def accepted(self, timeout: Timeout = None) -> Verdict:
+        """Block until the owner has said something to the request; as `Handle.accepted`."""
+        return self._run(lambda _: self._handle.accepted(timeout))
+
+    def result(self, timeout: Timeout = None) -> Output:
+        """Block until the output is there; as `Handle.result`."""
+        return self._run(lambda _: self._handle.result(timeout))
+
+    def describe(self) -> reading.InvocationDescription:
+        """Return what is known of the invocation."""
+        return self._run(lambda _: self._handle.describe())
+
+
+def _refuse_in_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError("an event loop runs in this thread and a blocking call would stop it: use `Client` and await it")

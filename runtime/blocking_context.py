@@ -1,0 +1,115 @@
+"""The contexts of plain functions: the same as the others, called from a thread, returning values."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio.from_thread
+
+from ..objects.context import BlockingObjectContext, BlockingSharedContext
+
+if TYPE_CHECKING:
+    import logging
+    import random
+    import uuid
+
+    from ..journal.key import Key
+    from .context import ExclusiveContext, ReadingContext
+
+
+class BlockingReadingContext(BlockingSharedContext):
+    """A shared handler's context, for a thread."""
+
+    __slots__ = ("_ctx",)
+
+    def __init__(self, ctx: ReadingContext | ExclusiveContext) -> None:
+        self._ctx = ctx
+
+    @property
+    def key(self) -> Key:
+        """The object."""
+        return self._ctx.key
+
+    @property
+    def invocation_id(self) -> str:
+        """The invocation's id."""
+        return self._ctx.invocation_id
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that carries type, key and invocation."""
+        return self._ctx.log
+
+    def get(self, name: str, type: Any, default: Any = None) -> Any:
+        """Return a state value."""
+        return anyio.from_thread.run(self._ctx.get, name, type, default)
+
+    def state_keys(self) -> list[str]:
+        """Return the names of the state values."""
+        return anyio.from_thread.run(self._ctx.state_keys)
+
+
+class BlockingExclusiveContext(BlockingObjectContext):
+    """An exclusive handler's context, for a thread."""
+
+    __slots__ = ("_ctx",)
+
+    def __init__(self, ctx: ExclusiveContext) -> None:
+        self._ctx = ctx
+
+    @property
+    def key(self) -> Key:
+        """The object."""
+        return self._ctx.key
+
+    @property
+    def invocation_id(self) -> str:
+        """The invocation's id."""
+        return self._ctx.invocation_id
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt of the handler this is, from 1."""
+        return self._ctx.attempt
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that is silent while recorded steps are replayed."""
+        return self._ctx.log
+
+    def get(self, name: str, type: Any, default: Any = None) -> Any:
+        """Return a state value as this invocation sees it."""
+        return anyio.from_thread.run(self._ctx.get, name, type, default)
+
+    def state_keys(self) -> list[str]:
+        """Return the names of the state values as this invocation sees them."""
+        return anyio.from_thread.run(self._ctx.state_keys)
+
+    def set(self, name: str, value: Any, type: Any = None) -> None:
+        """Write a state value; it becomes durable with the next durable point."""
+        anyio.from_thread.run_sync(self._ctx.set, name, value, type)
+
+    def clear(self, name: str) -> None:
+        """Take a state value away."""
+        anyio.from_thread.run_sync(self._ctx.clear, name)
+
+    def clear_all(self) -> None:
+        """Take all state values away."""
+        anyio.from_thread.run_sync(self._ctx.clear_all)
+
+    def time(self) -> Any:
+        """Return the time, the same at each replay."""
+        return anyio.from_thread.run(self._ctx.time)
+
+    def random(self) -> random.Random:
+        """Return this invocation's random numbers, the same at each replay."""
+        return self._ctx.random()
+
+    def uuid(self) -> uuid.UUID:
+        """Return a random UUID, the same at each replay."""
+        return self._ctx.uuid()
+
+    def run(self, name: str, action: Any, /, *arguments: Any, **options: Any) -> Any:
+        """Run a step, or return its recorded result."""
+        return anyio.from_thread.run(partial(self._ctx.run, name, action, *arguments, **options))

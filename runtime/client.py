@@ -1,0 +1,357 @@
+"""Calls from outside: from any process, by reference to a handler or by its name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, cast, overload
+
+import anyio
+
+from ..journal import reading
+from ..journal.codec import Undecodable
+from ..journal.errors import CallError, CallTimeout
+from ..journal.inbox import comparable
+from ..journal.key import InvocationId, Key, new_invocation_id, parse_id
+from ..journal.keyspace import PartitionSpace
+from ..journal.outcomes import Replayed, Succeeded
+from ..journal.records import Accepted, Paused, decode
+from ..journal.requests import CLIENT_BYTES, Request, RequestKind, ResumeOrder
+from ..journal.store import Store
+from ..objects.handler import Handler, NoInput
+from ..objects.settings import Settings
+from ..objects.types import Boundary, boundary_of
+from .answers import Answers, Ended
+from .door import DoorClosed, LocalDoor, LocalRoutes
+from .handle import Handle, Timeout, seconds_of, value_of
+from .orders import Order, order_of
+from .places import Places
+from .remote import Patience, Remote
+
+Input = TypeVar("Input")
+Output = TypeVar("Output")
+
+#: How long the acceptance of a call in this process may take once its caller has given up; then it gets no id.
+ACCEPT_SECONDS: Final = 1.0
+
+
+class Client:
+    """Calls objects, whichever process holds them; use it as an async context manager.
+
+    A call without `timeout` waits for as long as it takes; that its request becomes durable is waited for 30 s at most.
+
+    Args:
+        store: The store's URL, or an open `Store` to share.
+        namespace: The deployment's prefix.
+        settings: The effective settings; by default from `KEYLANE_*` variables.
+        local: The partitions that this process owns itself, supplied by `Runtime`.
+    """
+
+    def __init__(
+        self,
+        store: str | Store,
+        *,
+        namespace: str = "keylane",
+        settings: Settings | None = None,
+        local: LocalRoutes | None = None,
+    ) -> None:
+        self._own_store = Store(store, namespace=namespace) if isinstance(store, str) else None
+        self.store = self._own_store or cast("Store", store)
+        self.settings = settings or Settings()
+        self.answers = Answers(self.store, sweep_seconds=self.settings.sweep_seconds)
+        self.remote = Remote(self.store, self.answers)
+        self._local = local
+        self._id = os.urandom(CLIENT_BYTES)
+        self._places = Places(self.store, local)
+        self._payload_limit_bytes = self.settings.payload_limit_bytes
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            StoreUnavailable: The store did not answer within 5 s.
+        """
+        await self._stack.__aenter__()
+        try:
+            if self._own_store is not None:
+                await self._stack.enter_async_context(self._own_store)
+            tasks = await self._stack.enter_async_context(anyio.create_task_group())
+            self._stack.callback(tasks.cancel_scope.cancel)
+            self._stack.callback(self.answers.close)
+            await tasks.start(self.answers.subscription.run)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Close the connections; invocations go on."""
+        return await self._stack.__aexit__(kind, error, trace)
+
+    @overload
+    async def call(
+        self,
+        handler: Handler[NoInput, Output],
+        key: Key | str,
+        /,
+        *,
+        idempotency_key: str | None = None,
+        timeout: Timeout = None,
+    ) -> Output: ...
+    @overload
+    async def call(
+        self,
+        handler: Handler[Input, Output],
+        key: Key | str,
+        argument: Input,
+        /,
+        *,
+        idempotency_key: str | None = None,
+        timeout: Timeout = None,
+    ) -> Output: ...
+    @overload
+    async def call(
+        self,
+        object_name: str,
+        key: Key | str,
+        handler_name: str,
+        argument: Any = ...,
+        /,
+        *,
+        idempotency_key: str | None = None,
+        timeout: Timeout = None,
+    ) -> Any: ...
+    async def call(
+        self,
+        target: Any,
+        key: Key | str,
+        /,
+        *rest: Any,
+        idempotency_key: str | None = None,
+        timeout: Timeout = None,
+    ) -> Any:
+        """Call a handler and wait for its output.
+
+        Args:
+            target: The handler; or the name of the object type, with the handler's name behind the key.
+            key: The object, as `Key` or `tenant/key`.
+            rest: The argument, for a handler that takes one.
+            idempotency_key: The same key and arguments get the first call's result instead of a second run.
+            timeout: How long to wait; the invocation goes on afterwards.
+
+        Returns:
+            The output: of the declared type by reference, of plain values by name.
+
+        Raises:
+            InvocationFailed: The handler ended with a `TerminalError`.
+            InvocationPaused: It waits for a person.
+            CallTimeout: The time passed; the error carries the id to attach to.
+            CallError: The call was refused.
+            StoreError: The store was away for too long, or refused.
+        """
+        order = self._order(target, key, rest, idempotency_key)
+        raw_id = new_invocation_id()
+        patience = Patience(seconds_of(timeout))
+        door = None if self._local is None else self._local.route(order.object_name, order.key_text)
+        ended = None if door is None else await self._enter(door, order, raw_id, idempotency_key, patience)
+        if type(ended) is Succeeded and order.output is not None:
+            return order.output.load(ended.result)
+        space = await self._space(order)
+        if ended is None:
+            request = order.request(RequestKind.CALL, raw_id, idempotency_key, self._id, again=door is not None)
+            ended = await self.remote.ask(space, request, patience)
+        elif isinstance(ended, Replayed):
+            ended = await self.remote.follow(space, ended, patience)
+        return await self.output_of(ended, InvocationId(space.type_name, space.number, raw_id), order.output)
+
+    @overload
+    async def send(
+        self, handler: Handler[NoInput, Output], key: Key | str, /, *, idempotency_key: str | None = None
+    ) -> Handle[Output]: ...
+    @overload
+    async def send(
+        self, handler: Handler[Input, Output], key: Key | str, argument: Input, /, *, idempotency_key: str | None = None
+    ) -> Handle[Output]: ...
+    @overload
+    async def send(
+        self,
+        object_name: str,
+        key: Key | str,
+        handler_name: str,
+        argument: Any = ...,
+        /,
+        *,
+        idempotency_key: str | None = None,
+    ) -> Handle[Any]: ...
+    async def send(
+        self, target: Any, key: Key | str, /, *rest: Any, idempotency_key: str | None = None
+    ) -> Handle[Any]:
+        """Have a handler run and don't wait for it; also while no worker is up.
+
+        Returns:
+            A handle, once the request is durable. What the owner says to it tells `Handle.accepted`.
+
+        Raises:
+            CallError: The call was refused at once.
+            StoreError: The store was away for too long, or refused.
+        """
+        order = self._order(target, key, rest, idempotency_key)
+        space = await self._space(order)
+        request = order.request(RequestKind.SEND, new_invocation_id(), idempotency_key, self._id)
+        entry = await self.remote.put(space, request, Patience(None))
+        invocation = InvocationId(space.type_name, space.number, request.invocation)
+        return Handle(self, invocation, order.output, entry)
+
+    @overload
+    def attach(self, invocation_id: str, /) -> Handle[Any]: ...
+    @overload
+    def attach(self, invocation_id: str, /, type: type[Output]) -> Handle[Output]: ...
+    def attach(self, invocation_id: str, /, type: Any = None) -> Handle[Any]:
+        """Return the handle of an invocation, by its id.
+
+        Args:
+            invocation_id: As given out by a `send`, or with a `CallTimeout`.
+            type: What its output is read as; by default plain values.
+
+        Raises:
+            InvalidKey: The text is no invocation id.
+        """
+        return Handle(self, parse_id(invocation_id), None if type is None else boundary_of(type))
+
+    async def describe(self, invocation_id: str) -> reading.InvocationDescription:
+        """Return what is known of one invocation.
+
+        Raises:
+            InvalidKey: The text is no invocation id.
+        """
+        return await reading.describe(self.store, parse_id(invocation_id))
+
+    async def inspect(self, object_name: str, key: Key | str) -> reading.ObjectDescription:
+        """Return an object's state, lane and journal.
+
+        Raises:
+            UnknownObject: The namespace has no such type.
+            InvalidKey: The text is no key.
+        """
+        parsed = Key.parse(key)
+        space = self._places.known(object_name, str(parsed)) or await self._places.learned(object_name, str(parsed))
+        return await reading.inspect(self.store, space, parsed)
+
+    async def resume(self, invocation_id: str, *, reason: str, by: str, timeout: Timeout = None) -> None:
+        """Let a parked invocation go on, with its retries counted anew.
+
+        Args:
+            invocation_id: The invocation.
+            reason: Why, for the record.
+            by: Who decides it, for the record.
+            timeout: How long to wait for the owner's verdict.
+
+        Raises:
+            CallError: It is not paused, or not known.
+            CallTimeout: The time passed; the request stays where it is.
+        """
+        invocation = parse_id(invocation_id)
+        space = self.space_of(invocation)
+        order = ResumeOrder(invocation.raw, by, reason)
+        key_text = await self._key_of(space, invocation)
+        request = Request(RequestKind.RESUME, new_invocation_id(), "", key_text, order.encode(), client=self._id)
+        ended = await self.remote.ask(space, request, Patience(seconds_of(timeout)))
+        await self.output_of(ended, invocation, None)
+
+    def space_of(self, invocation: InvocationId) -> PartitionSpace:
+        """Return the partition that an invocation id names."""
+        return self.store.space(invocation.type_name, invocation.partition)
+
+    async def output_of(self, ended: Ended, invocation: InvocationId, output: Boundary | None) -> Any:
+        """Return the output of an invocation, or raise what its end means.
+
+        Raises:
+            InvocationFailed: The handler failed for good.
+            InvocationPaused: It waits for a person.
+            CallError: It was refused.
+        """
+        owner = await self._places.owner(invocation.type_name) if isinstance(ended, Paused) else ""
+        return value_of(ended, output, str(invocation), owner)
+
+    def _order(self, target: Any, key: Key | str, rest: tuple[Any, ...], idempotency_key: str | None) -> Order:
+        return order_of(
+            target,
+            key,
+            rest,
+            has_idempotency_key=idempotency_key is not None,
+            payload_limit_bytes=self._payload_limit_bytes,
+        )
+
+    async def _space(self, order: Order) -> PartitionSpace:
+        """Return the partition of a call; nothing is awaited for a type that is known."""
+        places = self._places
+        space = places.known(order.object_name, order.key_text)
+        if space is None:
+            space = await places.learned(order.object_name, order.key_text, order.partitions)
+        return space
+
+    async def _enter(
+        self, door: LocalDoor, order: Order, raw_id: bytes, idempotency_key: str | None, patience: Patience
+    ) -> Ended | None:
+        """Call an owner in this process.
+
+        Returns:
+            How it ended; None where the call has to go through the inbox: the owner has lost the partition meanwhile,
+            or has not taken in yet what this process had put there before.
+        """
+        try:
+            if order.shared or door.is_shared(order.handler_name):
+                return await self._read(door, order, raw_id, patience)
+            if self.remote.last_entries and not await self._may_enter(door, order):
+                return None
+            future = door.call(
+                order.handler_name, order.key_text, order.payload, order.basis, idempotency_key, raw_id
+            )
+            return await self.remote.until(future, patience)
+        except DoorClosed:
+            return None
+        except TimeoutError:
+            raise await self._gave_up(door, order, raw_id, patience) from None
+
+    async def _read(self, door: LocalDoor, order: Order, raw_id: bytes, patience: Patience) -> Ended:
+        if patience.until is None:
+            return await door.read(order.handler_name, order.key_text, order.payload, raw_id)
+        with anyio.move_on_after(patience.left):
+            return await door.read(order.handler_name, order.key_text, order.payload, raw_id)
+        # Nothing is left of a read that was given up, so there is no id to attach to.
+        raise CallTimeout(patience.seconds or 0.0)
+
+    async def _may_enter(self, door: LocalDoor, order: Order) -> bool:
+        """Return whether what this process has put into the inbox before has been taken in."""
+        tag = (await self._space(order)).tag
+        last_entry = self.remote.last_entries.get(tag)
+        if last_entry is not None and comparable(door.taken_in) < comparable(last_entry):
+            return False
+        self.remote.last_entries.pop(tag, None)
+        return True
+
+    async def _gave_up(self, door: LocalDoor, order: Order, raw_id: bytes, patience: Patience) -> CallTimeout:
+        """Return what a caller is told whose time has passed: the id only once the acceptance is durable."""
+        with contextlib.suppress(DoorClosed), anyio.move_on_after(ACCEPT_SECONDS):
+            await door.accepted(raw_id)
+            return patience.spent(await self._space(order), raw_id)
+        return CallTimeout(patience.seconds or 0.0)
+
+    async def _key_of(self, space: PartitionSpace, invocation: InvocationId) -> str:
+        """Return the key of an invocation that has a stream.
+
+        Raises:
+            CallError: It has none: it was never parked, or it is not known any more.
+        """
+        entries = await self.store.call("XRANGE", space.invocation(invocation.raw), "-", "+", "COUNT", "1")
+        try:
+            record = decode(entries[0][1][1])
+        except (LookupError, Undecodable):
+            record = None
+        if not isinstance(record, Accepted):
+            raise CallError("it is not paused", invocation_id=str(invocation))
+        return record.key

@@ -1,0 +1,309 @@
+"""The contexts that handlers are called with: what `objects.context` promises, fulfilled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ..journal import codec
+from ..journal.errors import Fenced, Suspended
+from ..journal.records import Record, StepAttemptFailed, StepCompleted, StepFailed
+from ..objects.context import ObjectContext, SharedContext
+from ..objects.types import boundary_of, boundary_of_value
+from .log import InvocationLog
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..journal.key import Key
+    from .invocation import Invocation
+    from .lane import Lane
+    from .steps import Steps
+
+#: The records that settle a step; the others tell only how often it was tried.
+Settled = StepCompleted | StepFailed
+
+
+class ForeignTask(RuntimeError):
+    """A durable call was made from a task that the runtime did not make."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__(
+            f"ctx.{call} was awaited in a task other than the handler's own, so its place in the journal is not "
+            "defined: await it in the handler itself, one after the other; asyncio.gather and task groups of other "
+            "libraries may run inside a step"
+        )
+
+
+class ReadingContext(SharedContext):
+    """What a shared handler gets: durable values, and nothing to write with."""
+
+    __slots__ = ("_invocation_id", "_key", "_log", "_type_name", "_values")
+
+    def __init__(self, type_name: str, key: Key, values: Mapping[str, bytes], invocation_id: str) -> None:
+        self._type_name = type_name
+        self._key = key
+        self._values = values
+        self._invocation_id = invocation_id
+
+    @property
+    def key(self) -> Key:
+        """The object."""
+        return self._key
+
+    @property
+    def invocation_id(self) -> str:
+        """The invocation's id."""
+        return self._invocation_id
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that carries type and key."""
+        return InvocationLog(self._type_name, self._key, self._invocation_id, 1, _always)
+
+    async def get(self, name: str, type: Any, default: Any = None) -> Any:
+        """Return a durable state value."""
+        packed = self._values.get(name)
+        if packed is None:
+            return default
+        return boundary_of(type).load(packed)
+
+    async def state_keys(self) -> list[str]:
+        """Return the names of the durable state values."""
+        return sorted(self._values)
+
+
+def _always() -> bool:
+    return True
+
+
+class ExclusiveContext(ObjectContext):
+    """What an exclusive handler gets: its lane's queued state under its own writes, steps, and recorded facts.
+
+    Args:
+        lane: The lane that the invocation holds.
+        invocation: The invocation.
+        steps: Runs what `ctx.run` is given.
+    """
+
+    __slots__ = (
+        "_ended_by",
+        "_generation",
+        "_invocation",
+        "_keeps_task",
+        "_lane",
+        "_log",
+        "_notes",
+        "_random",
+        "_reads",
+        "_recorded",
+        "_steps",
+        "_task",
+        "index",
+        "writes",
+    )
+
+    def __init__(self, lane: Lane, invocation: Invocation, steps: Steps, task: asyncio.Task[Any] | None) -> None:
+        self._lane = lane
+        self._invocation = invocation
+        self._steps = steps
+        self._task = task
+        self._generation = lane.generation
+        self._reads: dict[str, bytes | None] = {}
+        self._notes: list[bytes] = []
+        self._recorded: deque[Record] | None = deque(invocation.records) if invocation.records else None
+        self._random: random.Random | None = None
+        self._ended_by: BaseException | None = None
+        self.index = 0
+        self.writes: dict[str, bytes | None] = {}
+
+    @property
+    def key(self) -> Key:
+        """The object."""
+        return self._lane.key
+
+    @property
+    def invocation_id(self) -> str:
+        """The invocation's id."""
+        return self._lane.partition.invocation_id(self._invocation.raw_id)
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt of the handler this is, from 1."""
+        return self._invocation.attempts + 1
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that is silent while recorded steps are replayed."""
+        type_name = self._lane.partition.space.type_name
+        return InvocationLog(type_name, self.key, self.invocation_id, self.attempt, lambda: not self.is_replaying)
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether a recorded step is still ahead."""
+        return bool(self._recorded)
+
+    @property
+    def ended_by(self) -> BaseException | None:
+        """What ended this run from within, also when the handler swallowed it."""
+        return self._ended_by
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether what this run was built on has been thrown away."""
+        return self._generation != self._lane.generation
+
+    async def get(self, name: str, type: Any, default: Any = None) -> Any:
+        """Return a state value as this invocation sees it."""
+        packed = self.read(name)
+        if packed is None:
+            return default
+        return boundary_of(type).load(packed)
+
+    def read(self, name: str) -> bytes | None:
+        """Return a packed state value: own writes first, then what was read the first time, then the lane's."""
+        if name in self.writes:
+            return self.writes[name]
+        if self._recorded:
+            reads = _context_of(self._recorded[0])
+            if name in reads:
+                return reads[name]
+        packed = self._lane.queued.get(name)
+        self._reads[name] = packed
+        return packed
+
+    def set(self, name: str, value: Any, type: Any = None) -> None:
+        """Write a state value; it becomes durable with the next durable point."""
+        declared = self._lane.partition.virtual_object.state_boundary(name)
+        boundary = boundary_of(type) if type is not None else declared or boundary_of_value(value)
+        packed = boundary.dump(value, path=f"state {name}")
+        self._steps.check_size(f"state {name}", packed)
+        self.writes[name] = packed
+
+    def clear(self, name: str) -> None:
+        """Take a state value away."""
+        self.writes[name] = None
+
+    def clear_all(self) -> None:
+        """Take all state values away."""
+        for name in self._names():
+            self.writes[name] = None
+
+    async def state_keys(self) -> list[str]:
+        """Return the names of the state values as this invocation sees them."""
+        return self._names()
+
+    def _names(self) -> list[str]:
+        recorded = self._noted()
+        if recorded is not None:
+            return recorded
+        present = dict.fromkeys(self._lane.queued, True)
+        present.update({name: value is not None for name, value in self.writes.items()})
+        names = sorted(name for name, is_present in present.items() if is_present)
+        self._notes.append(codec.pack(names))
+        return names
+
+    async def time(self) -> Any:
+        """Return the time, the same at each replay."""
+        recorded = self._noted()
+        if recorded is not None:
+            return recorded
+        now = self._steps.now(self._lane.partition)
+        self._notes.append(codec.pack(now))
+        return now
+
+    def _noted(self) -> Any:
+        """Return what was noted at this place in the recorded run, or None past its end."""
+        if not self._recorded:
+            return None
+        notes = _notes_of(self._recorded[0])
+        place = len(self._notes)
+        if place >= len(notes):
+            return None
+        self._notes.append(notes[place])
+        return codec.unpack(notes[place])
+
+    def random(self) -> random.Random:
+        """Return this invocation's random numbers, the same at each replay."""
+        if self._random is None:
+            self._random = random.Random(self._invocation.raw_id)  # noqa: S311
+        return self._random
+
+    def uuid(self) -> uuid.UUID:
+        """Return a random UUID, the same at each replay."""
+        return uuid.UUID(int=self.random().getrandbits(128), version=4)
+
+    async def run(self, name: str, action: Any, /, *arguments: Any, **options: Any) -> Any:
+        """Run a step, or return its recorded result."""
+        self._check_task("run")
+        return await self._steps.run(self, self._lane, self._invocation, name, action, arguments, options)
+
+    def _check_task(self, call: str) -> None:
+        if self._ended_by is not None:
+            raise self._ended_by
+        if self._task is not None and asyncio.current_task() is not self._task:
+            raise ForeignTask(call)
+
+    def end(self, error: BaseException) -> BaseException:
+        """End this run from within; the error is raised at each further durable point too."""
+        self._ended_by = error
+        return error
+
+    def check_current(self) -> None:
+        """Raise when another owner, or another history of this lane, has taken over."""
+        if self.is_stale:
+            lost = self._lane.partition.writer.lost is not None
+            raise self.end(Fenced() if lost else Suspended())
+
+    def next_recorded(self) -> Record | None:
+        """Return the next record of a step that a former run left, or None past the end."""
+        recorded = self._recorded
+        return recorded[0] if recorded else None
+
+    def pass_recorded(self) -> None:
+        """Go past the next record: what was read and written up to it is durable."""
+        assert self._recorded is not None
+        self._recorded.popleft()
+        self.pass_durable_point()
+
+    def pass_durable_point(self) -> None:
+        """Forget the reads, notes and writes that the last record carries."""
+        self._reads = {}
+        self._notes = []
+        self.writes = {}
+
+    def carried(self) -> tuple[dict[str, bytes | None], tuple[bytes, ...]]:
+        """Return the reads and notes that the next record has to carry."""
+        return self._reads, tuple(self._notes)
+
+
+def steps_of(records: list[Record]) -> list[Record]:
+    """Return the records that a replay walks through."""
+    kept: list[Record] = []
+    for record in records:
+        match record:
+            case StepCompleted() | StepFailed() | StepAttemptFailed():
+                kept.append(record)
+            case _:
+                continue
+    return kept
+
+
+def _context_of(record: Record) -> Mapping[str, bytes | None]:
+    match record:
+        case StepCompleted() | StepFailed() | StepAttemptFailed():
+            return record.reads
+        case _:
+            return {}
+
+
+def _notes_of(record: Record) -> tuple[bytes, ...]:
+    match record:
+        case StepCompleted() | StepFailed() | StepAttemptFailed():
+            return record.notes
+        case _:
+            return ()

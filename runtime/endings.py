@@ -1,0 +1,284 @@
+"""How the runtime writes what becomes of an invocation: accepted, ended, to be retried, parked, resumed, refused."""
+
+from __future__ import annotations
+
+import traceback
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..journal import codec, operations
+from ..journal.batch import Commit, CommitDone, Operation
+from ..journal.errors import CallError, Fenced, KeylaneError, TerminalError, code_of, fields_of
+from ..journal.operations import Delta, StateChange
+from ..journal.outcomes import (
+    Failure,
+    IdempotencyEntry,
+    Outcome,
+    OutcomeMark,
+    Refused,
+    Rejected,
+    Succeeded,
+    encode_outcome,
+)
+from ..journal.records import (
+    Accepted,
+    AttemptFailed,
+    Completed,
+    Failed,
+    Finished,
+    Paused,
+    PauseReason,
+    Record,
+    Resumed,
+)
+from ..journal.transitions import advance
+from .invocation import Hold, Invocation
+from .lane import Lane
+from .partition import OwnershipLost
+
+if TYPE_CHECKING:
+    from ..objects.virtual_object import VirtualObject
+    from .partition import Partition
+
+TRACEBACK_LIMIT_CHARACTERS = 4000
+#: How long the hash of a day's idempotency keys outlives the retention of its youngest key.
+DAY_MS = 86_400_000
+
+
+def _nothing(now_ms: int, error: BaseException | None) -> None:
+    del now_ms, error
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return an exception as it is written down."""
+    text = "".join(traceback.format_exception(error))
+    details = getattr(error, "details", None)
+    return Failure(
+        type_name=f"{type(error).__module__}.{type(error).__qualname__}",
+        message=error.message if isinstance(error, KeylaneError) else str(error),
+        code=_code(error),
+        details=None if details is None else _packed_details(details),
+        traceback=text[-TRACEBACK_LIMIT_CHARACTERS:],
+    )
+
+
+def _code(error: BaseException) -> str:
+    match error:
+        case TerminalError():
+            return error.code
+        case KeylaneError():
+            return code_of(error)
+        case _:
+            return "error"
+
+
+def _packed_details(details: object) -> bytes:
+    try:
+        return codec.pack(details)
+    except codec.NotEncodable:
+        # The details of an error must never keep it from being recorded.
+        return codec.pack(repr(details))
+
+
+def terminal_error(failure: Failure) -> TerminalError:
+    """Return the error that a recorded failure stands for, the same at each replay."""
+    details = None if failure.details is None else codec.unpack(failure.details)
+    return TerminalError(failure.message, code=failure.code, details=details)
+
+
+def record(invocation: Invocation, fact: Record) -> None:
+    """Note a record in memory, which is also where an illegal one is found.
+
+    Raises:
+        IllegalTransition: It must not follow those before it.
+    """
+    invocation.standing = advance(invocation.standing, fact)
+
+
+def acceptance(lane: Lane, invocation: Invocation) -> list[Operation]:
+    """Return what takes an invocation in by itself; nothing when that is done or on its way."""
+    if invocation.accepted:
+        return []
+    invocation.accepted = True
+    claim = invocation.idempotency
+    fact = Accepted(
+        invocation.raw_id,
+        invocation.handler.name,
+        invocation.handler.version,
+        lane.key_text,
+        invocation.payload,
+        None if claim is None else claim.digest,
+        invocation.client,
+    )
+    record(invocation, fact)
+    writes = operations.accept(lane.partition.space, fact)
+    writes.extend(_claim_writes(lane.partition, invocation, "?"))
+    if invocation.entry is not None:
+        writes.append(operations.settle_entry(invocation.entry))
+    if invocation.client is not None:
+        writes.append(operations.announce(invocation.client, invocation.raw_id, None))
+    return writes
+
+
+def accept_in_order(lane: Lane, last: Invocation) -> None:
+    """Take in everything of a lane up to an invocation, in the order of the lane, which is the order of intake."""
+    writes: list[Operation] = []
+    taken: list[Invocation] = []
+    for invocation in lane.queue:
+        if not invocation.ended and not invocation.accepted and invocation.hold is not Hold.RECALLING:
+            writes.extend(acceptance(lane, invocation))
+            taken.append(invocation)
+        if invocation is last:
+            break
+    if writes:
+        lane.commit(writes, None, partial(_accepted, taken))
+
+
+def _accepted(taken: list[Invocation], now_ms: int, error: BaseException | None) -> None:
+    del now_ms
+    if error is None:
+        return
+    for invocation in taken:
+        invocation.accepted = False
+        invocation.standing = None
+
+
+def _claim_writes(partition: Partition, invocation: Invocation, mark: OutcomeMark) -> list[Operation]:
+    claim = invocation.idempotency
+    if claim is None:
+        return []
+    entry = IdempotencyEntry(invocation.raw_id, claim.fingerprint, claim.raw_digest, mark, claim.accepted_at_ms)
+    writes = [operations.remember(partition.space, claim.day, claim.digest, entry)]
+    if claim.day not in partition.expiring_days:
+        partition.expiring_days.add(claim.day)
+        kept_ms = int(partition.settings.tombstone_retention_seconds * 1000) + DAY_MS
+        writes.append(operations.forget_day(partition.space, claim.day, kept_ms))
+    return writes
+
+
+def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, delta: Delta) -> None:
+    """Queue the commit that ends the invocation at the head of a lane; its answer follows when that is durable."""
+    partition = lane.partition
+    raw_id = invocation.raw_id
+    handler = invocation.handler
+    mark = "c" if isinstance(outcome, Succeeded) else "f"
+    state = lane.change(delta) if delta else None
+    claim = invocation.idempotency
+    is_short = not invocation.accepted
+    fact = Finished(
+        raw_id,
+        handler.name,
+        handler.version,
+        invocation.payload if is_short else None,
+        mark,
+        None if claim is None else claim.digest,
+    )
+    writes = [operations.finish_short(partition.space, lane.key_text, fact, state)]
+    if not is_short:
+        last = Completed() if isinstance(outcome, Succeeded) else Failed(outcome.failure)
+        record(invocation, last)
+        writes.extend(
+            operations.finish_long(partition.space, lane.key_text, raw_id, last, partition.history_retention_ms)
+        )
+    encoded = encode_outcome(outcome)
+    writes.append(operations.result(partition.space, raw_id, encoded, partition.result_retention_ms))
+    if claim is not None:
+        writes.extend(_claim_writes(partition, invocation, mark))
+    if is_short and invocation.entry is not None:
+        writes.append(operations.settle_entry(invocation.entry))
+    if invocation.client is not None:
+        writes.append(operations.announce(invocation.client, raw_id, encoded))
+    if state is not None:
+        writes.extend(lane.history_trim(state))
+    lane.queue.popleft()
+    invocation.ended = True
+    lane.commit(writes, delta or None, partial(_finished, lane, invocation, outcome))
+
+
+def _finished(lane: Lane, invocation: Invocation, outcome: Outcome, now_ms: int, error: BaseException | None) -> None:
+    del now_ms
+    if error is None:
+        lane.partition.ended(invocation, outcome)
+    elif not isinstance(error, Fenced | OwnershipLost):
+        lane.refused.append(invocation)
+
+
+async def retry_later(lane: Lane, invocation: Invocation, error: Exception, delay_seconds: float) -> None:
+    """Record a failed attempt of the handler; the lane waits for the next one."""
+    delay_ms = max(int(delay_seconds * 1000), 1)
+    writes = acceptance(lane, invocation)
+    invocation.attempts += 1
+    fact = AttemptFailed(invocation.attempts, failure_of(error), delay_ms)
+    record(invocation, fact)
+    raw_id = invocation.raw_id
+    writes.append(operations.record(lane.partition.space, raw_id, fact))
+    writes.append(operations.schedule(raw_id, delay_ms))
+    await lane.write(writes)
+
+
+async def pause(lane: Lane, invocation: Invocation, reason: PauseReason, detail: str, error: Failure | None) -> None:
+    """Park an invocation until somebody resumes it, and tell its callers at once."""
+    partition = lane.partition
+    raw_id = invocation.raw_id
+    writes = acceptance(lane, invocation)
+    fact = Paused(reason, detail, error)
+    record(invocation, fact)
+    writes.append(operations.record(partition.space, raw_id, fact))
+    if skips(partition.virtual_object):
+        writes.append(operations.leave_lane(partition.space, lane.key_text, raw_id))
+        writes.append(operations.unschedule(raw_id))
+    else:
+        writes.extend(operations.park(lane.key_text, raw_id))
+    if invocation.client is not None:
+        writes.append(operations.announce(invocation.client, raw_id, None))
+    await lane.write(writes)
+
+
+def resumption(lane: Lane, invocation: Invocation, by: str, reason: str) -> list[Operation]:
+    """Return what lets a parked invocation go on."""
+    space = lane.partition.space
+    fact = Resumed(by, reason)
+    record(invocation, fact)
+    writes = [operations.record(space, invocation.raw_id, fact)]
+    if skips(lane.partition.virtual_object):
+        writes.append(operations.rejoin_lane(space, lane.key_text, invocation.raw_id))
+    else:
+        writes.append(operations.unpark(lane.key_text))
+    return writes
+
+
+def skips(virtual_object: VirtualObject) -> bool:
+    """Return whether a paused invocation of this type lets the others of its lane go on."""
+    return virtual_object.on_paused == "skip"
+
+
+def refuse(partition: Partition, raw_id: bytes, entry: bytes | None, client: bytes | None, error: CallError) -> None:
+    """Write down that a request from the inbox was not taken in, and why."""
+    outcome = encode_outcome(Refused(code_of(error), error.message, codec.pack(fields_of(error))))
+    answer(partition, raw_id, entry, client, outcome)
+
+
+def answer(
+    partition: Partition,
+    raw_id: bytes,
+    entry: bytes | None,
+    client: bytes | None,
+    outcome: bytes,
+    done: CommitDone = _nothing,
+) -> None:
+    """Write the outcome of a request that leaves no history."""
+    writes = [operations.result(partition.space, raw_id, outcome, partition.result_retention_ms)]
+    if entry is not None:
+        writes.append(operations.settle_entry(entry))
+    if client is not None:
+        writes.append(operations.announce(client, raw_id, outcome))
+    partition.writer.commit(Commit(writes, done))
+
+
+def state_change(lane: Lane, invocation: Invocation, delta: Delta) -> list[Operation]:
+    """Return what writes state at a durable point of an invocation that goes on."""
+    if not delta:
+        return []
+    state: StateChange = lane.change(delta)
+    space = lane.partition.space
+    return [operations.change(space, lane.key_text, invocation.raw_id, state), *lane.history_trim(state)]

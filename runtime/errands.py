@@ -1,0 +1,52 @@
+"""A few long-lived tasks for work that is rare and takes more than one look at the store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+logger = logging.getLogger("keylane.worker")
+
+#: How many errands run at once.
+RUNNERS = 8
+
+Errand = Callable[[], Awaitable[None]]
+
+
+class Errands:
+    """Runs what is added, in order, a few at a time."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Errand] = deque()
+        self._idle: list[asyncio.Future[None]] = []
+
+    def add(self, errand: Errand) -> None:
+        """Have an errand run soon; what it raises is logged."""
+        self._waiting.append(errand)
+        if self._idle:
+            idle = self._idle.pop()
+            if not idle.done():
+                idle.set_result(None)
+
+    def start(self, tasks: TaskGroup) -> None:
+        """Start the runners."""
+        for _ in range(RUNNERS):
+            tasks.start_soon(self._run)
+
+    async def _run(self) -> None:
+        while True:
+            while self._waiting:
+                errand = self._waiting.popleft()
+                try:
+                    await errand()
+                except Exception:
+                    logger.exception("an errand failed")
+            idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle.append(idle)
+            await idle

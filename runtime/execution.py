@@ -1,0 +1,226 @@
+"""Runs the invocations of a lane, one after the other, and decides what becomes of each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from ..journal.errors import (
+    Fenced,
+    InternalError,
+    InvalidInput,
+    InvalidOutput,
+    InvocationPaused,
+    PayloadTooLarge,
+    RetryableError,
+    Suspended,
+    TerminalError,
+)
+from ..journal.outcomes import Rejected, Succeeded
+from ..journal.records import PauseReason
+from ..journal.transitions import Status
+from .blocking_context import BlockingExclusiveContext
+from .context import ExclusiveContext
+from .endings import failure_of, finish, pause, refuse, retry_later, skips
+from .invocation import Hold, Invocation
+from .lane import Lane
+from .partition import Phase
+
+if TYPE_CHECKING:
+    from ..objects.policies import RetryPolicy
+    from ..objects.settings import Settings
+    from .steps import Steps
+    from .timers import Timers
+
+logger = logging.getLogger("keylane.invocation")
+
+#: How many invocations of one lane a slot runs before it gives way to another lane.
+INVOCATIONS_PER_TURN = 16
+
+
+class Execution:
+    """Runs invocations on a worker.
+
+    Args:
+        settings: The effective settings.
+        timers: Wakes an invocation whose next attempt is due.
+        limiter: Bounds the threads that plain handlers run on.
+    """
+
+    def __init__(self, settings: Settings, timers: Timers, limiter: anyio.CapacityLimiter) -> None:
+        self._settings = settings
+        self._timers = timers
+        self._limiter = limiter
+        self._random = random.Random()  # noqa: S311
+        self.steps: Steps
+
+    async def turn(self, lane: Lane) -> None:
+        """Run a few invocations of a lane that no other slot has."""
+        partition = lane.partition
+        partition.running += 1
+        try:
+            for _ in range(INVOCATIONS_PER_TURN):
+                invocation = lane.head()
+                if invocation is None or partition.phase is not Phase.OPEN:
+                    break
+                lane.running = invocation
+                await self._run_guarded(lane, invocation)
+        finally:
+            lane.running = None
+            lane.busy = False
+            partition.running -= 1
+        if partition.phase is Phase.OPEN:
+            partition.host.ready(lane)
+
+    async def _run_guarded(self, lane: Lane, invocation: Invocation) -> None:
+        """Keep the slot alive whatever one invocation does."""
+        try:
+            await self._run(lane, invocation)
+        except (Fenced, Suspended):
+            # Another owner, or another history of this lane: what was not durable is run again there.
+            return
+        except Exception:
+            logger.exception("%s: the runtime itself failed", lane.partition.invocation_id(invocation.raw_id))
+            if lane.queue and lane.queue[0] is invocation:
+                lane.queue.popleft()
+            invocation.ended = True
+            lane.partition.ended(invocation, InternalError("the runtime failed on this invocation; see its log"))
+
+    async def _run(self, lane: Lane, invocation: Invocation) -> None:
+        handler = invocation.handler
+        ctx = ExclusiveContext(lane, invocation, self.steps, None if handler.is_blocking else asyncio.current_task())
+        try:
+            boundary = handler.input
+            if boundary is None:
+                value = await self._call(handler, ctx)
+            else:
+                value = await self._call(handler, ctx, boundary.load(_payload(invocation)))
+            if ctx.ended_by is None:
+                packed = handler.output.dump(value)
+                self.steps.check_size("result", packed)
+        except InvalidInput as error:
+            self._refuse(lane, invocation, error)
+        except (TerminalError, InvalidOutput, PayloadTooLarge) as error:
+            self._end(lane, invocation, ctx, Rejected(failure_of(error)))
+        except Exception as error:  # noqa: BLE001, whatever a handler raises is retried
+            await self._failed(lane, invocation, ctx, error)
+        except BaseException as error:
+            if error is not ctx.ended_by:
+                raise
+            self._unwound(lane, invocation, ctx)
+        else:
+            if ctx.ended_by is None:
+                self._end(lane, invocation, ctx, Succeeded(packed))
+            else:
+                self._unwound(lane, invocation, ctx)
+
+    async def _call(self, handler: Any, ctx: ExclusiveContext, *argument: Any) -> Any:
+        if not handler.is_blocking:
+            return await handler.function(ctx, *argument)
+        run = partial(handler.function, BlockingExclusiveContext(ctx), *argument)
+        return await anyio.to_thread.run_sync(run, limiter=self._limiter)
+
+    def _end(self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext, outcome: Succeeded | Rejected) -> None:
+        if ctx.is_stale or invocation.ended:
+            return
+        left = ctx.next_recorded()
+        if left is not None:
+            # Ending early is also a way to disagree with the journal; the steps that ran stay known.
+            logger.warning("%s ended before its recorded steps did", ctx.invocation_id)
+        delta = ctx.writes if isinstance(outcome, Succeeded) else {}
+        finish(lane, invocation, outcome, delta)
+
+    def _refuse(self, lane: Lane, invocation: Invocation, error: InvalidInput) -> None:
+        """Answer an argument that does not fit: it never ran, and one that was taken in ends as failed."""
+        if invocation.accepted:
+            finish(lane, invocation, Rejected(failure_of(error)), {})
+            return
+        lane.queue.popleft()
+        invocation.ended = True
+        if invocation.entry is not None:
+            refuse(lane.partition, invocation.raw_id, invocation.entry, invocation.client, error)
+        lane.partition.ended(invocation, error)
+
+    def _unwound(self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext) -> None:
+        """Take note of why a run ended from within: parked, or its lane has another history now."""
+        if invocation.standing is not None and invocation.standing.status is Status.PAUSED:
+            self._park(lane, invocation)
+        del ctx
+
+    async def _failed(self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext, error: Exception) -> None:
+        if ctx.is_stale or invocation.ended:
+            return
+        if ctx.ended_by is not None:
+            self._unwound(lane, invocation, ctx)
+            return
+        policy: RetryPolicy = invocation.handler.retry or lane.partition.virtual_object.retry or self._settings.retry
+        attempt = invocation.attempts + 1
+        try:
+            if attempt >= policy.attempts:
+                await self._spent(lane, invocation, policy, attempt, error)
+                return
+            wanted = error.retry_after if isinstance(error, RetryableError) else None
+            delay_seconds = policy.delay_seconds(attempt, self._random, wanted)
+            logger.info("%s failed, attempt %d: %r", ctx.invocation_id, attempt, error)
+            await retry_later(lane, invocation, error, delay_seconds)
+        except Exception as refused:  # noqa: BLE001, the lane runs it again from its journal
+            logger.info("%s: its failed attempt was not recorded: %s", ctx.invocation_id, refused)
+            return
+        self._hold_until_due(lane, invocation, int(delay_seconds * 1000))
+
+    def _hold_until_due(self, lane: Lane, invocation: Invocation, delay_ms: int) -> None:
+        invocation.hold = Hold.RETRYING
+        release = partial(lane.partition.release_hold, lane, invocation)
+        self._timers.call_when_due(lane.partition, invocation.raw_id, delay_ms, release)
+
+    async def _spent(
+        self, lane: Lane, invocation: Invocation, policy: RetryPolicy, attempts: int, error: Exception
+    ) -> None:
+        failure = failure_of(error)
+        if policy.then == "fail":
+            finish(lane, invocation, Rejected(failure), {})
+            return
+        detail = f"the handler failed {attempts} times, the last time with {failure.type_name}: {failure.message}"
+        await pause(lane, invocation, PauseReason.RETRIES_SPENT, detail, failure)
+        self._park(lane, invocation)
+
+    def _park(self, lane: Lane, invocation: Invocation) -> None:
+        partition = lane.partition
+        standing = invocation.standing
+        assert standing is not None
+        assert standing.paused is not None
+        invocation.hold = Hold.PAUSED
+        logger.warning(
+            "%s paused (%s): %s", partition.invocation_id(invocation.raw_id), standing.paused.reason,
+            standing.paused.detail,
+        )  # fmt: skip
+        if skips(partition.virtual_object):
+            lane.queue.popleft()
+            lane.parked[invocation.raw_id] = invocation
+        invocation.tell(paused_error(lane, invocation))
+
+
+def paused_error(lane: Lane, invocation: Invocation) -> InvocationPaused:
+    """Return what the callers of a parked invocation get."""
+    partition = lane.partition
+    standing = invocation.standing
+    assert standing is not None
+    assert standing.paused is not None
+    return InvocationPaused(
+        standing.paused.reason.value,
+        partition.virtual_object.owner,
+        standing.paused.detail,
+        invocation_id=partition.invocation_id(invocation.raw_id),
+    )
+
+
+def _payload(invocation: Invocation) -> bytes:
+    if invocation.payload is None:
+        raise InvalidInput("argument", "the handler takes an argument and none was given")
+    return invocation.payload

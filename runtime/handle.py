@@ -1,0 +1,176 @@
+"""An invocation as its callers hold it, and what the end of one means to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, assert_never
+
+from ..journal.codec import unpack
+from ..journal.errors import (
+    CallError,
+    InternalError,
+    InvocationFailed,
+    InvocationPaused,
+    KeylaneError,
+    error_from,
+)
+from ..journal.inbox import KNOWN, comparable
+from ..journal.key import InvocationId
+from ..journal.outcomes import Failure, Refused, Rejected, Replayed, Succeeded
+from ..journal.records import Paused
+from .answers import Ended
+from .remote import Patience
+
+if TYPE_CHECKING:
+    from ..objects.types import Boundary
+    from .client import Client
+
+#: Seconds, or a timedelta; None waits for as long as it takes.
+Timeout: TypeAlias = float | timedelta | None
+
+Output = TypeVar("Output")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the owner said to a request.
+
+    Attributes:
+        replayed: Whether its idempotency key was known, so that the result is that of the first call.
+        first_at: When that first call was accepted; for a new one, when the store took it in, where that is known.
+    """
+
+    replayed: bool
+    first_at: datetime | None
+
+
+class Handle(Generic[Output]):
+    """One invocation, by its id.
+
+    Args:
+        client: The client that it was made with.
+        invocation: Type, partition and raw id.
+        output: How its output is read; None reads it by value.
+        entry: Its entry in the inbox, where this process put it there.
+    """
+
+    __slots__ = ("_client", "_entry", "_invocation", "_output")
+
+    def __init__(
+        self, client: Client, invocation: InvocationId, output: Boundary | None, entry: bytes | None = None
+    ) -> None:
+        self._client = client
+        self._invocation = invocation
+        self._output = output
+        self._entry = entry
+
+    @property
+    def id(self) -> str:
+        """The invocation id as users see it, such as `Order.3.0193…`."""
+        return str(self._invocation)
+
+    def __repr__(self) -> str:
+        return f"Handle({self.id!r})"
+
+    async def accepted(self, timeout: Timeout = None) -> Verdict:
+        """Wait for the owner's verdict on the request.
+
+        Args:
+            timeout: How long; there is no verdict while a partition has no owner.
+
+        Raises:
+            CallTimeout: The time passed; the request stays where it is.
+            IdempotencyConflict: The idempotency key belongs to another call.
+            InvalidInput: The argument does not fit the handler.
+            CallError: Another refusal.
+        """
+        remote, space = self._client.remote, self._client.space_of(self._invocation)
+        ended = await remote.acceptance_of(space, self._invocation.raw, Patience(seconds_of(timeout)))
+        match ended:
+            case Replayed(first_at_ms=first_at_ms):
+                return Verdict(replayed=True, first_at=_moment(first_at_ms))
+            case Refused():
+                raise_refused(ended, self.id)
+            case _:
+                return Verdict(replayed=False, first_at=self._taken_in_at())
+
+    async def result(self, timeout: Timeout = None) -> Output:
+        """Wait for the output.
+
+        Raises:
+            CallTimeout: The time passed; the invocation goes on.
+            InvocationFailed: The handler ended with a `TerminalError`.
+            InvocationPaused: It waits for a person.
+            ResultExpired: It ended so long ago that its result is no longer kept.
+            CallError: It was refused.
+        """
+        remote, space = self._client.remote, self._client.space_of(self._invocation)
+        ended = await remote.end_of(space, self._invocation.raw, Patience(seconds_of(timeout)))
+        return await self._client.output_of(ended, self._invocation, self._output)
+
+    async def describe(self) -> Any:
+        """Return what is known of the invocation."""
+        return await self._client.describe(self.id)
+
+    def _taken_in_at(self) -> datetime | None:
+        if self._entry is None or self._entry == KNOWN:
+            return None
+        return _moment(comparable(self._entry)[0])
+
+
+def seconds_of(timeout: Timeout) -> float | None:
+    """Return a timeout in seconds."""
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+
+
+def _moment(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, tz=UTC)
+
+
+def value_of(ended: Ended, output: Boundary | None, invocation_id: str, owner: str) -> Any:
+    """Return the output of an invocation, or raise what its end means to its caller.
+
+    Args:
+        ended: How it ended.
+        output: How its output is read; None reads it by value.
+        invocation_id: The id as users see it.
+        owner: Who is in charge of the object type.
+
+    Raises:
+        InvocationFailed: The handler failed for good.
+        InvocationPaused: It waits for a person.
+        CallError: It was refused.
+    """
+    match ended:
+        case Succeeded(result=result):
+            return unpack(result) if output is None else output.load(result)
+        case Rejected(failure=failure):
+            raise _failed(failure, invocation_id)
+        case Refused():
+            raise_refused(ended, invocation_id)
+        case Paused():
+            raise InvocationPaused(ended.reason.value, owner, ended.detail, invocation_id=invocation_id)
+        case Replayed():
+            raise InternalError(f"the first call of {invocation_id} was not followed")
+        case _:
+            assert_never(ended)
+
+
+def _failed(failure: Failure, invocation_id: str) -> InvocationFailed:
+    details = None if failure.details is None else unpack(failure.details)
+    return InvocationFailed(failure.message, failure.code, details, invocation_id=invocation_id)
+
+
+def raise_refused(refused: Refused, invocation_id: str) -> NoReturn:
+    """Raise the error for which an invocation never ran.
+
+    Raises:
+        CallError: In any case.
+    """
+    error: KeylaneError = error_from(refused.code, refused.message, unpack(refused.fields))
+    if isinstance(error, CallError) and error.invocation_id is None:
+        error.invocation_id = invocation_id
+    raise error
+
+

@@ -1,0 +1,149 @@
+"""Reads the inboxes of this worker's partitions: on a hint at once, and in any case at the sweep."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ..journal.codec import Undecodable
+from ..journal.errors import KeylaneError
+from ..journal.inbox import read_after
+from ..journal.lane_reading import ask
+from ..journal.requests import Request
+from .partition import Partition, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..journal.store import Store
+    from ..journal.subscription import Subscription
+    from .intake import Intake
+
+logger = logging.getLogger("keylane.inbox")
+
+ENTRIES_PER_READ = 256
+#: A partition with so many calls in hand reads no more until some have ended.
+IN_HAND_MAX = 4096
+TRY_AGAIN_SECONDS = 0.2
+
+
+class InboxReader:
+    """The reading end of the inboxes.
+
+    Args:
+        store: The open store.
+        intake: Takes entries in.
+        partitions: Returns the partitions that this worker holds.
+    """
+
+    def __init__(self, store: Store, intake: Intake, partitions: Callable[[], list[Partition]]) -> None:
+        self._store = store
+        self._intake = intake
+        self._partitions = partitions
+        self._by_channel: dict[bytes, Partition] = {}
+        self._dirty: dict[Partition, None] = {}
+        self._idle: asyncio.Future[None] | None = None
+        self.subscription: Subscription
+
+    def attend(self, partition: Partition) -> None:
+        """Listen to the hints of a partition."""
+        self._by_channel[partition.space.inbox_channel] = partition
+        self.subscription.subscribe(partition.space.inbox_channel)
+
+    def leave(self, partition: Partition) -> None:
+        """Listen to them no longer."""
+        channel = partition.space.inbox_channel
+        if self._by_channel.get(channel) is partition:
+            del self._by_channel[channel]
+            self.subscription.unsubscribe(channel)
+
+    def hinted(self, channel: bytes, payload: bytes) -> None:
+        """Take a hint that something came in."""
+        del payload
+        partition = self._by_channel.get(channel)
+        if partition is not None:
+            self._note(partition)
+
+    def look_everywhere(self) -> None:
+        """Read all inboxes: hints may have been missed."""
+        for partition in self._partitions():
+            self._note(partition)
+
+    def _note(self, partition: Partition) -> None:
+        self._dirty[partition] = None
+        idle, self._idle = self._idle, None
+        if idle is not None and not idle.done():
+            idle.set_result(None)
+
+    async def run(self) -> None:
+        """Read what is hinted at, until cancelled."""
+        while True:
+            if not self._dirty:
+                self._idle = asyncio.get_running_loop().create_future()
+                await self._idle
+            dirty, self._dirty = self._dirty, {}
+            open_ones = [partition for partition in dirty if partition.phase is Phase.OPEN]
+            try:
+                await self._read(open_ones)
+            except KeylaneError as error:
+                logger.info("inboxes are not readable now: %s", error)
+                await anyio.sleep(TRY_AGAIN_SECONDS)
+                for partition in open_ones:
+                    self._note(partition)
+
+    async def _read(self, partitions: list[Partition]) -> None:
+        willing = [partition for partition in partitions if len(partition.open) < IN_HAND_MAX]
+        reads = [_words(partition) for partition in willing]
+        replies = await ask(self._store, reads, [partition.space.inbox for partition in willing])
+        for partition, entries in zip(willing, replies, strict=True):
+            if partition.phase is not Phase.OPEN:
+                continue
+            for entry, fields in entries:
+                self._intake.take_entry(partition, entry, _data(fields))
+                partition.cursor = entry
+            if len(entries) == ENTRIES_PER_READ:
+                self._note(partition)
+
+    async def read_all(self, partition: Partition) -> None:
+        """Take in the whole inbox of a partition that is being opened; what was dealt with already is taken out.
+
+        Raises:
+            StoreUnavailable: The store is away; reading goes on from there when it is called again.
+        """
+        while True:
+            entries = await read_after(self._store, partition.space, partition.cursor, ENTRIES_PER_READ)
+            known = await self._known(partition, [data for _, data in entries])
+            for (entry, data), is_known in zip(entries, known, strict=True):
+                if is_known:
+                    partition.settle_entry(entry)
+                else:
+                    self._intake.take_entry(partition, entry, data)
+                partition.cursor = entry
+            if len(entries) < ENTRIES_PER_READ:
+                return
+
+    async def _known(self, partition: Partition, requests: list[bytes]) -> list[bool]:
+        """Return which requests an owner before has dealt with: a copy may have been left behind."""
+        space = partition.space
+        ids = [_raw_id(data) for data in requests]
+        reads = [("EXISTS", space.result(raw_id), space.invocation(raw_id)) for raw_id in ids]
+        found = await ask(self._store, reads, [space.inbox] * len(ids))
+        return [count > 0 for count in found]
+
+
+def _words(partition: Partition) -> tuple[object, ...]:
+    return ("XRANGE", partition.space.inbox, b"(" + partition.cursor, "+", "COUNT", ENTRIES_PER_READ)
+
+
+def _data(fields: list[bytes]) -> bytes:
+    return fields[1] if fields[:1] == [b"m"] else b""
+
+
+def _raw_id(data: bytes) -> bytes:
+    try:
+        return Request.decode(data).invocation
+    except Undecodable:
+        return b""

@@ -1,0 +1,240 @@
+"""Takes calls in: from the inbox and from callers in this process, in the order in which they come."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..journal import operations
+from ..journal.batch import Commit
+from ..journal.codec import Undecodable, pack
+from ..journal.errors import CallError, Overloaded, PayloadTooLarge, UnknownHandler
+from ..journal.outcomes import Outcome, Succeeded, encode_outcome
+from ..journal.requests import Request, RequestKind, ResumeOrder
+from .claims import Claims
+from .door import DoorClosed
+from .endings import accept_in_order, answer, refuse, resumption, skips
+from .invocation import Hold, Invocation
+from .partition import OwnershipLost, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..objects.handler import Handler
+    from .lane import Lane
+    from .partition import Partition
+
+#: An acceptance is committed by itself when the invocation has not ended after this long.
+ACCEPT_AFTER_SECONDS = 0.05
+#: What a caller is told to wait for when a lane's backlog is full.
+BACKLOG_RETRY_SECONDS = 1.0
+#: What a caller is told to wait for when the worker has too much in hand.
+WORKER_RETRY_SECONDS = 0.5
+_RESUMED = encode_outcome(Succeeded(pack(None)))
+#: How many calls of one partition a worker has in hand at most, for each of its slots.
+CALLS_PER_SLOT = 64
+
+
+class Intake:
+    """Takes calls in for one worker.
+
+    Args:
+        serve_read: Runs a shared handler for a request from the inbox.
+        calls_max: How many calls of one partition the worker has in hand at most.
+    """
+
+    def __init__(
+        self, serve_read: Callable[[Partition, Handler[Any, Any], Request, bytes | None], None], calls_max: int
+    ) -> None:
+        self._serve_read = serve_read
+        self._calls_max = calls_max
+        self._unaccepted: deque[Invocation] = deque()
+        self._claims = Claims()
+
+    def take_entry(self, partition: Partition, entry: bytes, data: bytes) -> None:
+        """Take an inbox entry in; what can't be read is kept aside, and others go on."""
+        try:
+            request = Request.decode(data)
+        except Undecodable:
+            writes = [operations.keep_undecodable(data), operations.settle_entry(entry)]
+            partition.writer.commit(Commit(writes, _ignore))
+            return
+        if partition.is_known(request.invocation):
+            self._settle_copy(partition, entry, request)
+            return
+        try:
+            self._take_request(partition, entry, request)
+        except CallError as error:
+            refuse(partition, request.invocation, entry, request.client, error)
+
+    def _settle_copy(self, partition: Partition, entry: bytes, request: Request) -> None:
+        known = partition.open.get(request.invocation)
+        if known is None or known.entry != entry:
+            partition.writer.commit(Commit([operations.settle_entry(entry)], _ignore))
+
+    def _take_request(self, partition: Partition, entry: bytes, request: Request) -> None:
+        if request.kind is RequestKind.RESUME:
+            self._resume(partition, entry, request)
+            return
+        handler = find_handler(partition, request.handler)
+        if handler.kind == "shared":
+            self._serve_read(partition, handler, request, entry)
+            return
+        invocation = Invocation(request.invocation, handler, request.payload)
+        invocation.entry = entry
+        invocation.client = request.client
+        self._enter(partition, request.key, invocation, request.basis, request.idempotency_key)
+
+    def take_call(
+        self,
+        partition: Partition,
+        handler: Handler[Any, Any],
+        key_text: str,
+        payload: bytes | None,
+        basis: bytes | None,
+        idempotency_key: str | None,
+        raw_id: bytes,
+    ) -> asyncio.Future[Outcome]:
+        """Take a call of this process in.
+
+        Raises:
+            CallError: It was refused; nothing of it is written.
+        """
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        invocation = Invocation(raw_id, handler, payload)
+        invocation.listeners.append(partial(_tell, future))
+        self._enter(partition, key_text, invocation, basis, idempotency_key)
+        return future
+
+    def _enter(
+        self,
+        partition: Partition,
+        key_text: str,
+        invocation: Invocation,
+        basis: bytes | None,
+        idempotency_key: str | None,
+    ) -> None:
+        lane = invocation.lane = partition.lane(key_text)
+        if len(lane.queue) >= partition.virtual_object.backlog:
+            raise Overloaded(BACKLOG_RETRY_SECONDS)
+        if len(partition.open) >= self._calls_max:
+            raise Overloaded(WORKER_RETRY_SECONDS, "this worker has as many calls in hand as it may")
+        payload = invocation.payload
+        limit = partition.settings.payload_limit_bytes
+        if payload is not None and len(payload) > limit:
+            raise PayloadTooLarge("argument", len(payload), limit)
+        if idempotency_key is not None:
+            self._claims.claim(lane, invocation, basis, idempotency_key)
+            if invocation.ended:
+                return
+        partition.enter(lane, invocation)
+        self._unaccepted.append(invocation)
+
+    def accept_late_ones(self) -> None:
+        """Commit the acceptance of invocations that take longer than a moment."""
+        limit = time.monotonic() - ACCEPT_AFTER_SECONDS
+        unaccepted = self._unaccepted
+        undecided: list[Invocation] = []
+        while unaccepted:
+            invocation = unaccepted[0]
+            is_open = not (invocation.ended or invocation.accepted)
+            if is_open and invocation.arrived_at > limit:
+                break
+            unaccepted.popleft()
+            if not is_open or invocation.lane.partition.phase is Phase.LOST:
+                continue
+            accept_in_order(invocation.lane, invocation)
+            if not invocation.accepted:
+                undecided.append(invocation)
+        unaccepted.extendleft(reversed(undecided))
+
+    def accept_now(self, partition: Partition, raw_id: bytes) -> asyncio.Future[None]:
+        """Return a future that is done once the acceptance of an invocation, or its end, is durable."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        invocation = partition.open.get(raw_id)
+        if invocation is None:
+            future.set_result(None)
+            return future
+        lane = invocation.lane
+        if invocation.hold is Hold.RECALLING:
+            # What is known of its key decides whether it is taken in at all; its answer says so.
+            invocation.on_recalled.append(partial(self._chain, partition, raw_id, future))
+            return future
+        if not invocation.ended:
+            accept_in_order(lane, invocation)
+        gate = lane.gate()
+        if gate is None:
+            future.set_result(None)
+        else:
+            gate.add_done_callback(partial(_copy, future))
+        return future
+
+    def _chain(self, partition: Partition, raw_id: bytes, future: asyncio.Future[None]) -> None:
+        self.accept_now(partition, raw_id).add_done_callback(partial(_copy, future))
+
+    def _resume(self, partition: Partition, entry: bytes, request: Request) -> None:
+        order = ResumeOrder.decode(request.payload or b"")
+        lane = partition.lane(request.key)
+        if not lane.loaded:
+            lane.when_loaded.append(partial(self._resume_loaded, partition, lane, entry, request, order))
+            return
+        self._resume_loaded(partition, lane, entry, request, order)
+
+    def _resume_loaded(
+        self, partition: Partition, lane: Lane, entry: bytes, request: Request, order: ResumeOrder
+    ) -> None:
+        invocation = lane.parked.get(order.invocation) or partition.open.get(order.invocation)
+        if invocation is None or invocation.hold is not Hold.PAUSED:
+            error = CallError("it is not paused", invocation_id=partition.invocation_id(order.invocation))
+            refuse(partition, request.invocation, entry, request.client, error)
+            return
+        writes = resumption(lane, invocation, order.by, order.reason)
+        lane.commit(writes)
+        invocation.attempts = 0
+        invocation.entry = None
+        if skips(partition.virtual_object):
+            lane.parked.pop(invocation.raw_id, None)
+            lane.queue.insert(1 if lane.running is not None and lane.queue else 0, invocation)
+        partition.release_hold(lane, invocation)
+        answer(partition, request.invocation, entry, request.client, _RESUMED)
+
+
+def find_handler(partition: Partition, name: str) -> Handler[Any, Any]:
+    """Return a hosted handler.
+
+    Raises:
+        UnknownHandler: The type has none of this name.
+    """
+    virtual_object = partition.virtual_object
+    handler = virtual_object.handlers.get(name)
+    if handler is None:
+        raise UnknownHandler(virtual_object.name, name, tuple(virtual_object.handlers))
+    return handler
+
+
+def _tell(future: asyncio.Future[Outcome], outcome: Outcome | BaseException) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, OwnershipLost):
+        future.set_exception(DoorClosed())
+    elif isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+def _copy(future: asyncio.Future[None], source: asyncio.Future[None]) -> None:
+    if future.done() or source.cancelled():
+        return
+    error = source.exception()
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(DoorClosed())
+
+
+def _ignore(now_ms: int, error: BaseException | None) -> None:
+    del now_ms, error

@@ -1,0 +1,99 @@
+"""An invocation while its owner has it in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..journal.key import format_id
+from ..journal.outcomes import Outcome
+from ..journal.records import Record
+
+if TYPE_CHECKING:
+    from ..journal.transitions import Standing
+    from ..objects.handler import Handler
+    from .lane import Lane
+
+#: Told once how an invocation ended: its outcome, or the error that stands for it.
+Listener: TypeAlias = Callable[["Outcome | BaseException"], None]
+
+
+class Hold(Enum):
+    """Why the head of a lane can't run now."""
+
+    RECALLING = auto()  # what is known of its idempotency key is being read
+    RETRYING = auto()  # it is due later
+    PAUSED = auto()  # somebody has to resume it
+
+
+@dataclass(slots=True)
+class IdempotencyClaim:
+    """An idempotency key that a call brought with it: where it is kept and what it is compared with."""
+
+    digest: bytes
+    fingerprint: bytes
+    raw_digest: bytes
+    day: int
+    accepted_at_ms: int
+
+
+class Invocation:
+    """One call of a handler, from intake to its durable end.
+
+    Args:
+        raw_id: The id, 16 bytes.
+        handler: What runs; None when this code hosts no such handler.
+        payload: The packed argument.
+    """
+
+    __slots__ = (
+        "accepted",
+        "arrived_at",
+        "attempts",
+        "client",
+        "ended",
+        "entry",
+        "handler",
+        "hold",
+        "idempotency",
+        "lane",
+        "listeners",
+        "on_recalled",
+        "payload",
+        "raw_id",
+        "records",
+        "refusals",
+        "standing",
+    )
+
+    def __init__(self, raw_id: bytes, handler: Handler[Any, Any], payload: bytes | None) -> None:
+        self.raw_id = raw_id
+        self.handler = handler
+        self.payload = payload
+        self.client: bytes | None = None
+        self.entry: bytes | None = None
+        self.idempotency: IdempotencyClaim | None = None
+        self.listeners: list[Listener] = []
+        self.on_recalled: list[Callable[[], None]] = []
+        self.lane: Lane
+        self.hold: Hold | None = None
+        self.accepted = False
+        self.ended = False
+        self.attempts = 0
+        self.refusals = 0
+        self.records: list[Record] = []
+        self.standing: Standing | None = None
+        self.arrived_at = time.monotonic()
+
+    def tell(self, outcome: Outcome | BaseException) -> None:
+        """Hand the outcome to everybody who waits for it in this process."""
+        listeners, self.listeners = self.listeners, []
+        for listener in listeners:
+            listener(outcome)
+
+    def text_id(self, type_name: str, partition: int) -> str:
+        """Return the id as users see it."""
+        return format_id(type_name, partition, self.raw_id)

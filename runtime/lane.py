@@ -1,0 +1,171 @@
+"""The lane of one object: its queue, its two states, and the gate behind which answers wait.
+
+The next invocation starts on the state of the one before as soon as that one's commit is *queued*. What leaves the lane
+(answers, steps, shared reads) waits until everything it was built on is *durable*. So the lane keeps both states.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..journal import operations
+from ..journal.batch import Commit, CommitDone, Operation
+from ..journal.operations import Delta, StateChange
+from .invocation import Invocation
+
+if TYPE_CHECKING:
+    from ..journal.key import Key
+    from .partition import Partition
+
+
+class Lane:
+    """One object's lane in its owner's memory.
+
+    Args:
+        partition: The partition that the object belongs to.
+        key: The object.
+    """
+
+    __slots__ = (
+        "_gates",
+        "_settled_count",
+        "_unsettled",
+        "busy",
+        "deltas",
+        "durable",
+        "error",
+        "generation",
+        "key",
+        "key_text",
+        "load_error",
+        "loaded",
+        "loading",
+        "parked",
+        "partition",
+        "queue",
+        "queued",
+        "refused",
+        "running",
+        "when_loaded",
+    )
+
+    def __init__(self, partition: Partition, key: Key, key_text: str) -> None:
+        self.partition = partition
+        self.key = key
+        self.key_text = key_text
+        self.queue: deque[Invocation] = deque()
+        self.parked: dict[bytes, Invocation] = {}
+        self.queued: dict[str, bytes] = {}
+        self.durable: dict[str, bytes] = {}
+        self.deltas = 0
+        self.generation = 0
+        self.busy = False
+        self.load_error: BaseException | None = None
+        self.loaded = False
+        self.loading = False
+        self.when_loaded: list[Callable[[], None]] = []
+        self.running: Invocation | None = None
+        self.refused: list[Invocation] = []
+        self.error: BaseException | None = None
+        self._unsettled = 0
+        self._settled_count = 0
+        self._gates: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that was queued is durable."""
+        return not self._unsettled
+
+    def head(self) -> Invocation | None:
+        """Return the invocation that may run now; those that were answered otherwise leave the queue."""
+        queue = self.queue
+        while queue and queue[0].ended:
+            queue.popleft()
+        if not queue or queue[0].hold is not None or not self.loaded or self.refused:
+            return None
+        return queue[0]
+
+    def change(self, delta: Delta) -> StateChange:
+        """Apply writes to the queued state and return how they are to be written: now and then as a snapshot."""
+        apply(self.queued, delta)
+        self.deltas += 1
+        if self.deltas < self.partition.settings.snapshot_every_deltas:
+            return StateChange(delta)
+        self.deltas = 0
+        return StateChange(delta, dict(self.queued))
+
+    def history_trim(self, state: StateChange | None) -> list[Operation]:
+        """Return the operation that drops old history behind a snapshot, where there is one."""
+        if state is None or state.snapshot is None:
+            return []
+        partition = self.partition
+        return [operations.trim(partition.space, self.key_text, partition.history_retention_ms)]
+
+    def commit(self, writes: list[Operation], delta: Delta | None = None, done: CommitDone | None = None) -> None:
+        """Queue a commit of this lane.
+
+        Args:
+            writes: What to write.
+            delta: The state change that becomes durable with it.
+            done: Told of the end, after the lane itself.
+        """
+        self._unsettled += 1
+        self.partition.writer.commit(Commit(writes, partial(self._settled, delta, done), self))
+
+    async def write(self, writes: list[Operation], delta: Delta | None = None) -> None:
+        """Queue a commit and wait until it, and so everything before it in this lane, is durable.
+
+        Raises:
+            BaseException: The commit was refused or the partition is lost.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.commit(writes, delta, partial(_resolve, future))
+        await future
+
+    def gate(self) -> asyncio.Future[None] | None:
+        """Return what to await before anything leaves the lane, or None when all of it is durable."""
+        if not self._unsettled:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._gates.append((self._settled_count + self._unsettled, future))
+        return future
+
+    def _settled(self, delta: Delta | None, done: CommitDone | None, now_ms: int, error: BaseException | None) -> None:
+        self._unsettled -= 1
+        self._settled_count += 1
+        if error is None:
+            self.partition.saw_time(now_ms)
+            if delta:
+                apply(self.durable, delta)
+        elif self.error is None:
+            self.error = error
+            self.generation += 1
+        if done is not None:
+            done(now_ms, error)
+        while self._gates and self._gates[0][0] <= self._settled_count:
+            _resolve(self._gates.popleft()[1], now_ms, self.error)
+        if self.error is not None and not self._unsettled:
+            self.partition.lane_refused(self)
+
+
+def apply(values: dict[str, bytes], delta: Delta) -> None:
+    """Apply writes to a state."""
+    for name, value in delta.items():
+        if value is None:
+            values.pop(name, None)
+        else:
+            values[name] = value
+
+
+def _resolve(future: asyncio.Future[None], now_ms: int, error: BaseException | None) -> None:
+    del now_ms
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,257 @@
+"""Brings lanes into memory: state, and the invocations that an owner before left open."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from ..journal import operations
+from ..journal.codec import Undecodable
+from ..journal.errors import InternalError, KeylaneError, StoreError, StoreUnavailable
+from ..journal.history import first_arguments
+from ..journal.lane_reading import LaneContents, OpenInvocation, ask, read_invocations, read_lane
+from ..journal.outcomes import IdempotencyEntry
+from ..journal.recall import DAY_MS
+from ..journal.records import Accepted, Paused, PauseReason, Record
+from ..journal.snapshots import FIRST_READ_ENTRIES, fold, is_whole, newest_words
+from ..journal.transitions import IllegalTransition, Standing, Status, replay
+from .context import steps_of
+from .invocation import Hold, IdempotencyClaim, Invocation
+from .lane import Lane
+from .partition import FirstArguments, Partition, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..journal.store import Store
+    from .errands import Errands
+    from .timers import Timers
+
+logger = logging.getLogger("keylane.worker")
+
+LOAD_AGAIN_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class _Extras:
+    """What is kept of open invocations beside their records: when they are due, and their idempotency keys."""
+
+    waits: dict[bytes, int]
+    claims: dict[bytes, IdempotencyClaim]
+
+
+_NO_EXTRAS = _Extras({}, {})
+
+
+class Loading:
+    """Reads lanes for one worker.
+
+    Args:
+        store: The open store.
+        errands: Runs what takes more than one look.
+        timers: Told of what waits for its next attempt.
+        ready: Gives a lane to a slot.
+    """
+
+    def __init__(self, store: Store, errands: Errands, timers: Timers, ready: Callable[[Lane], None]) -> None:
+        self._store = store
+        self._errands = errands
+        self._timers = timers
+        self._ready = ready
+
+    def load(self, lane: Lane) -> None:
+        """Read a lane; most have no open invocations and take one look, without a task of their own."""
+        if lane.loading:
+            return
+        lane.loading = True
+        space, link = lane.partition.space, self._store.link
+        answers: list[Any] = []
+        link.submit(newest_words(space, lane.key_text), answers.append)
+        link.submit(("LRANGE", space.lane(lane.key_text), 0, -1), partial(self._looked, lane, answers))
+
+    def _looked(self, lane: Lane, answers: list[Any], ids: Any) -> None:
+        newest = answers[0] if answers else None
+        is_simple = isinstance(newest, list) and ids == [] and is_whole(newest, FIRST_READ_ENTRIES)
+        if not is_simple:
+            self._errands.add(partial(self._load_whole, lane))
+            return
+        try:
+            contents = LaneContents(fold(newest))
+        except Undecodable as error:
+            self._fail(lane, InternalError(f"the state of {lane.key_text} can't be read: {error}"))
+            return
+        self._install(lane, contents, _NO_EXTRAS)
+
+    async def _load_whole(self, lane: Lane) -> None:
+        partition = lane.partition
+        while partition.phase is not Phase.LOST:
+            try:
+                contents = await read_lane(self._store, partition.space, lane.key_text)
+                extras = await self._extras(partition, contents)
+            except StoreUnavailable:
+                await anyio.sleep(LOAD_AGAIN_SECONDS)
+                continue
+            except Undecodable as error:
+                self._fail(lane, InternalError(f"the state of {lane.key_text} can't be read: {error}"))
+                return
+            except StoreError as error:
+                self._fail(lane, error)
+                return
+            self._install(lane, contents, extras)
+            return
+
+    async def _extras(self, partition: Partition, contents: LaneContents) -> _Extras:
+        if not contents.open:
+            return _NO_EXTRAS
+        space = partition.space
+        ids = [each.raw_id for each in contents.open]
+        scores = await ask(self._store, [("ZSCORE", space.due, raw_id) for raw_id in ids], [space.due] * len(ids))
+        waits = {raw_id: int(float(score)) for raw_id, score in zip(ids, scores, strict=True) if score is not None}
+        claims = [await self._claim(partition, each) for each in contents.open]
+        return _Extras(waits, {raw_id: claim for raw_id, claim in zip(ids, claims, strict=True) if claim is not None})
+
+    async def _claim(self, partition: Partition, found: OpenInvocation) -> IdempotencyClaim | None:
+        """Return the idempotency key of an open invocation, so that its entry is completed at the end."""
+        accepted = found.records[0] if found.records else None
+        if not isinstance(accepted, Accepted) or accepted.idempotency is None:
+            return None
+        # Acceptance follows the making of the id closely, so its key lies in the hash of that day or of a neighbour.
+        day = int.from_bytes(found.raw_id[:6], "big") // DAY_MS
+        days = [day, day + 1, day - 1]
+        keys = [partition.space.idempotency(each) for each in days]
+        digest = accepted.idempotency
+        for each, raw in zip(days, await ask(self._store, [("HGET", key, digest) for key in keys], keys), strict=True):
+            if raw is not None:
+                kept = IdempotencyEntry.decode(raw)
+                return IdempotencyClaim(digest, kept.fingerprint, kept.raw_digest, each, kept.accepted_at_ms)
+        return None
+
+    def _fail(self, lane: Lane, error: KeylaneError) -> None:
+        logger.error("%s %s: %s", lane.partition.space, lane.key_text, error)
+        lane.loading = False
+        lane.partition.lane_failed(lane, error)
+
+    def _install(self, lane: Lane, contents: LaneContents, extras: _Extras) -> None:
+        lane.queued = contents.state.values
+        lane.durable = dict(lane.queued)
+        lane.deltas = contents.state.deltas_since_snapshot
+        known = {invocation.raw_id: invocation for invocation in lane.queue if not invocation.ended}
+        for each in reversed(contents.open):
+            invocation = known.get(each.raw_id)
+            if invocation is None:
+                lane.queue.appendleft(self._revive(lane, each, extras))
+            else:
+                self._refresh(lane, invocation, each, extras)
+        lane.loading = False
+        lane.loaded = True
+        callbacks, lane.when_loaded = lane.when_loaded, []
+        for callback in callbacks:
+            callback()
+        self._ready(lane)
+
+    def _revive(self, lane: Lane, found: OpenInvocation, extras: _Extras) -> Invocation:
+        """Bring an invocation back that an owner before had accepted."""
+        partition = lane.partition
+        accepted = found.records[0] if found.records else None
+        is_readable = isinstance(accepted, Accepted)
+        handler = partition.virtual_object.handlers.get(accepted.handler) if is_readable else None
+        invocation = Invocation(found.raw_id, handler, accepted.input if is_readable else None)  # pyright: ignore[reportArgumentType], one without a handler is held for ever
+        invocation.lane = lane
+        invocation.accepted = True
+        invocation.client = accepted.client if is_readable else None
+        partition.open[found.raw_id] = invocation
+        self._refresh(lane, invocation, found, extras)
+        claim = extras.claims.get(found.raw_id)
+        if claim is not None:
+            invocation.idempotency = claim
+            partition.claims.setdefault(claim.digest, invocation)
+        if invocation.hold is not Hold.PAUSED and handler is None:
+            self._park(lane, invocation, *_why_it_has_no_handler(accepted))
+        return invocation
+
+    def _refresh(self, lane: Lane, invocation: Invocation, found: OpenInvocation, extras: _Extras) -> None:
+        """Take over what the store says of an invocation."""
+        try:
+            standing: Standing | None = replay(found.records)
+        except IllegalTransition as error:
+            standing = None
+            found = OpenInvocation(found.raw_id, found.records, found.undecodable or str(error))
+        invocation.accepted = True
+        invocation.standing = standing
+        invocation.records = steps_of(found.records)
+        invocation.attempts = 0 if standing is None else standing.attempts
+        invocation.hold = None
+        if found.undecodable is not None and (standing is None or standing.status is not Status.PAUSED):
+            self._park(lane, invocation, PauseReason.UNDECODABLE, found.undecodable)
+        elif standing is not None and standing.status is Status.PAUSED:
+            invocation.hold = Hold.PAUSED
+        elif found.raw_id in extras.waits:
+            self._wait(lane, invocation, extras.waits[found.raw_id])
+
+    def _wait(self, lane: Lane, invocation: Invocation, due_ms: int) -> None:
+        partition = lane.partition
+        invocation.hold = Hold.RETRYING
+        release = partial(partition.release_hold, lane, invocation)
+        delay_ms = max(due_ms - partition.now_ms(), 0)
+        self._timers.call_when_due(partition, invocation.raw_id, delay_ms, release)
+
+    def _park(self, lane: Lane, invocation: Invocation, reason: PauseReason, detail: str) -> None:
+        """Park what can't be run by this code; its bytes stay as they are."""
+        partition = lane.partition
+        fact: Record = Paused(reason, detail)
+        if invocation.standing is not None:
+            invocation.standing = replay([fact], invocation.standing)
+        invocation.hold = Hold.PAUSED
+        writes = [
+            operations.record(partition.space, invocation.raw_id, fact),
+            *operations.park(lane.key_text, invocation.raw_id),
+        ]
+        lane.commit(writes)
+        logger.warning("%s parked: %s", partition.invocation_id(invocation.raw_id), detail)
+
+    def find(self, partition: Partition, raw_id: bytes) -> None:
+        """Bring the lane of an invocation into memory that fell due; one that is nowhere is not due any more."""
+        self._errands.add(partial(self._find, partition, raw_id))
+
+    async def _find(self, partition: Partition, raw_id: bytes) -> None:
+        if raw_id in partition.open or partition.phase is not Phase.OPEN:
+            return
+        (found,) = await read_invocations(self._store, partition.space, [raw_id])
+        accepted = found.records[0] if found.records else None
+        if isinstance(accepted, Accepted) and not replay(found.records).is_terminal:
+            partition.lane(accepted.key)
+            return
+        partition.forget_due(raw_id)
+
+    def find_arguments(
+        self,
+        partition: Partition,
+        key_text: str,
+        entry: IdempotencyEntry,
+        done: Callable[[FirstArguments | None], None],
+    ) -> None:
+        """Read the arguments of a former call."""
+        self._errands.add(partial(self._find_arguments, partition, key_text, entry, done))
+
+    async def _find_arguments(
+        self,
+        partition: Partition,
+        key_text: str,
+        entry: IdempotencyEntry,
+        done: Callable[[FirstArguments | None], None],
+    ) -> None:
+        try:
+            found = await first_arguments(self._store, partition.space, key_text, entry)
+        except KeylaneError:
+            found = None
+        done(found)
+
+
+def _why_it_has_no_handler(accepted: Record | None) -> tuple[PauseReason, str]:
+    if isinstance(accepted, Accepted):
+        return PauseReason.DIVERGED, f"this code has no handler {accepted.handler!r}"
+    return PauseReason.UNDECODABLE, "the record of its acceptance can't be read"

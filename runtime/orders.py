@@ -1,0 +1,114 @@
+"""A call that has been checked and packed, before it is known which way it goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..journal.errors import PayloadTooLarge
+from ..journal.key import Key
+from ..journal.requests import Request, RequestKind
+from ..objects.handler import Handler
+from ..objects.types import Boundary, boundary_of_value
+
+
+class Order:
+    """What is called, with what.
+
+    Args:
+        object_name: The object type.
+        handler_name: The handler.
+        key_text: The key, not checked yet.
+    """
+
+    __slots__ = ("basis", "handler_name", "key_text", "object_name", "output", "partitions", "payload", "shared")
+
+    def __init__(self, object_name: str, handler_name: str, key_text: str) -> None:
+        self.object_name = object_name
+        self.handler_name = handler_name
+        self.key_text = key_text
+        self.payload: bytes | None = None
+        self.basis: bytes | None = None
+        self.output: Boundary | None = None
+        self.partitions: int | None = None
+        self.shared = False
+
+    def request(
+        self, kind: RequestKind, raw_id: bytes, idempotency_key: str | None, client: bytes, *, again: bool = False
+    ) -> Request:
+        """Return the request that an inbox takes."""
+        return Request(
+            kind,
+            raw_id,
+            self.handler_name,
+            self.key_text,
+            self.payload,
+            self.basis,
+            idempotency_key,
+            client,
+            self.shared,
+            again,
+        )
+
+
+def order_of(
+    target: Handler[Any, Any] | str,
+    key: Key | str,
+    rest: tuple[Any, ...],
+    *,
+    has_idempotency_key: bool,
+    payload_limit_bytes: int,
+) -> Order:
+    """Check and pack what a caller wrote.
+
+    Args:
+        target: The handler, or the name of an object type.
+        key: The object.
+        rest: What stands behind the key: the argument, or the handler's name and the argument.
+        has_idempotency_key: Whether the owner will have to compare the argument with another one.
+        payload_limit_bytes: How large an argument may be.
+
+    Raises:
+        TypeError: There is an argument too many or too few.
+        InvalidKey: The key is none.
+        InvalidInput: The argument does not fit the handler.
+        PayloadTooLarge: The argument is too large.
+    """
+    key_text = key if type(key) is str else str(Key.parse(key))
+    if isinstance(target, str):
+        order = _by_name(target, key_text, rest)
+    else:
+        order = _by_reference(target, key_text, rest, has_idempotency_key=has_idempotency_key)
+    payload = order.payload
+    if payload is not None and len(payload) > payload_limit_bytes:
+        raise PayloadTooLarge("argument", len(payload), payload_limit_bytes)
+    return order
+
+
+def _by_reference(
+    handler: Handler[Any, Any], key_text: str, rest: tuple[Any, ...], *, has_idempotency_key: bool
+) -> Order:
+    boundary = handler.input
+    if len(rest) != (boundary is not None):
+        wanted = "no argument" if boundary is None else "one argument"
+        raise TypeError(f"{handler.object_name}.{handler.name} takes {wanted} behind the key, not {len(rest)}")
+    order = Order(handler.object_name, handler.name, key_text)
+    order.output = handler.output
+    order.shared = handler.kind == "shared"
+    if boundary is not None:
+        order.payload = boundary.dump(rest[0])
+        if has_idempotency_key:
+            order.basis = boundary.dump_unset(rest[0])
+    return order
+
+
+def _by_name(object_name: str, key_text: str, rest: tuple[Any, ...]) -> Order:
+    """Pack an argument as it is: the owner knows the type and validates it."""
+    match rest:
+        case (str() as handler_name,):
+            return Order(object_name, handler_name, key_text)
+        case (str() as handler_name, argument):
+            order = Order(object_name, handler_name, key_text)
+            order.payload = boundary_of_value(argument).dump(argument)
+            return order
+        case _:
+            raise TypeError("by name: the object type, the key, the handler's name and at most one argument")

@@ -1,0 +1,239 @@
+"""Which partitions this worker holds: takes what is its share, hands over what is not, and opens what it took."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ..journal.errors import KeylaneError, SchemaMismatch, StoreError, StoreUnavailable, WrongKeyType
+from ..journal.leases import acquire, announce, observe, release, withdraw, withdraw_dead
+from ..journal.tenure import Acquired, Announcement, Observation
+from ..journal.types_registry import register_type
+from .assignment import PartitionId, desired
+from .liveness import LeaseWatch, Neighbours, Verdict
+from .partition import Partition, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ..journal.store import Store
+    from ..objects.app import App
+    from ..objects.settings import Settings
+    from .errands import Errands
+    from .lease_thread import HeldLease, LeaseThread
+    from .presence import Presence
+
+logger = logging.getLogger("keylane.ownership")
+
+#: A lease is looked at so often within its length, so that a take-over follows soon after its end.
+LOOKS_PER_LEASE = 6
+#: How often a hand-over looks whether what runs has ended.
+QUIET_CHECK_SECONDS = 0.01
+
+
+class Ownership:
+    """The tenures of one worker.
+
+    Args:
+        store: The open store.
+        app: What this worker hosts.
+        settings: The effective settings.
+        presence: This process's identity.
+        leases: Keeps the leases.
+        errands: Opens partitions and hands them over.
+        make: Makes the partition of a tenure that begins.
+        recover: Brings an acquired partition's work into memory and opens it.
+        suspend: Ends the waits of a partition that is handed over.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        app: App,
+        settings: Settings,
+        presence: Presence,
+        leases: LeaseThread,
+        errands: Errands,
+        make: Callable[[PartitionId, Acquired], Partition],
+        recover: Callable[[Partition], Awaitable[None]],
+        suspend: Callable[[Partition], None],
+    ) -> None:
+        self._store = store
+        self._app = app
+        self._settings = settings
+        self._presence = presence
+        self._leases = leases
+        self._errands = errands
+        self._make = make
+        self._recover = recover
+        self._suspend = suspend
+        self._neighbours = Neighbours(presence.worker, lease_seconds=settings.lease_seconds)
+        self._watches: dict[PartitionId, LeaseWatch] = {}
+        self._held: dict[PartitionId, tuple[Partition, HeldLease]] = {}
+        self._counter = 0
+        self._draining = False
+        self._all = [
+            PartitionId(each.name, number) for each in app.objects.values() for number in range(each.partitions)
+        ]
+        self.opened = anyio.Event()
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """The partitions that this worker holds."""
+        return [partition for partition, _ in self._held.values()]
+
+    def get(self, identity: PartitionId) -> Partition | None:
+        """Return a partition that this worker holds."""
+        held = self._held.get(identity)
+        return None if held is None else held[0]
+
+    async def register(self) -> None:
+        """Write the partition counts of the hosted types into the namespace, or find that they differ.
+
+        Raises:
+            SchemaMismatch: The namespace has another count.
+        """
+        for each in self._app.objects.values():
+            await register_type(self._store, each.name, each.partitions)
+
+    async def run(self) -> None:
+        """Look around, take and hand over, until cancelled."""
+        pause = min(self._settings.renewal_seconds, self._settings.lease_seconds / LOOKS_PER_LEASE)
+        while True:
+            try:
+                await self._look_around()
+            except StoreUnavailable as error:
+                logger.info("the registry is not readable now: %s", error)
+            except StoreError:
+                logger.exception("ownership can't go on as it is")
+            await anyio.sleep(pause)
+
+    async def _look_around(self) -> None:
+        await self._announce()
+        wanted = desired(self._presence.worker, self._neighbours.live, self._all)
+        for identity in [each for each in self._held if each not in wanted]:
+            self._begin_hand_over(identity)
+        await self._take(sorted(identity for identity in wanted if identity not in self._held))
+        self.opened.set()
+
+    async def _announce(self) -> None:
+        self._counter += 1
+        announcement = Announcement(
+            self._counter,
+            tuple(self._app.objects),
+            self._presence.machine,
+            self._store.library.name,
+            self._draining,
+        )
+        seen = await announce(self._store, self._presence.worker, announcement)
+        self._neighbours.poll(seen.announcements, sent_at=seen.sent_at, answered_at=seen.answered_at)
+        dead = [
+            worker
+            for worker, machine in self._neighbours.suspects()
+            if self._presence.same_machine_dead(machine, worker)
+        ]
+        if dead:
+            self._neighbours.bury(dead)
+        await withdraw_dead(self._store, self._neighbours.forgettable())
+
+    async def _take(self, missing: list[PartitionId]) -> None:
+        if not missing or self._draining:
+            return
+        spaces = [self._store.space(each.type_name, each.number) for each in missing]
+        poll = await observe(self._store, spaces)
+        for identity, seen in zip(missing, poll.seen, strict=True):
+            if isinstance(seen, StoreError):
+                logger.error("%s can't be owned: %s", identity, seen)
+                continue
+            watch = self._watches.setdefault(identity, LeaseWatch(self._settings.lease_seconds))
+            verdict = watch.poll(seen, sent_at=poll.sent_at, answered_at=poll.answered_at)
+            if verdict is not Verdict.HELD or self._presence.same_machine_dead(seen.machine, seen.worker):
+                await self._acquire(identity, seen, verdict)
+
+    async def _acquire(self, identity: PartitionId, seen: Observation, verdict: Verdict) -> None:
+        space = self._store.space(identity.type_name, identity.number)
+        try:
+            acquired = await acquire(
+                self._store,
+                space,
+                seen,
+                partitions=self._app.objects[identity.type_name].partitions,
+                worker=self._presence.worker,
+                machine=self._presence.machine,
+                patience_seconds=self._settings.lease_seconds,
+            )
+        except (SchemaMismatch, WrongKeyType):
+            logger.exception("%s can't be owned", identity)
+            return
+        if acquired is None:
+            return
+        self._watches.pop(identity, None)
+        how = "took over from a silent holder" if verdict is Verdict.EXPIRED else "acquired"
+        logger.info("%s: %s, epoch %d", space, how, acquired.tenure.epoch)
+        partition = self._make(identity, acquired)
+        lease = self._leases.hold(space, acquired.tenure, sent_at=acquired.sent_at)
+        partition.hold_lease(lease.is_valid)
+        self._held[identity] = (partition, lease)
+        self._errands.add(partial(self._open, partition))
+
+    async def _open(self, partition: Partition) -> None:
+        while partition.phase is Phase.OPENING:
+            try:
+                await self._recover(partition)
+            except KeylaneError as error:
+                logger.warning("%s: not recovered yet: %s", partition.space, error)
+                await anyio.sleep(self._settings.sweep_seconds)
+
+    def of_lease(self, lease: HeldLease) -> list[Partition]:
+        """Return the partition that a lease is for, if it is held still."""
+        return [partition for partition, held in self._held.values() if held is lease]
+
+    def lost(self, partition: Partition) -> None:
+        """Forget a partition whose tenure has ended."""
+        identity = PartitionId(partition.space.type_name, partition.number)
+        held = self._held.get(identity)
+        if held is not None and held[0] is partition:
+            del self._held[identity]
+            self._leases.drop(held[1])
+
+    def _begin_hand_over(self, identity: PartitionId) -> None:
+        partition = self._held[identity][0]
+        if partition.phase is Phase.OPEN:
+            partition.drain()
+            self._suspend(partition)
+            self._errands.add(partial(self._hand_over, partition))
+
+    async def _hand_over(self, partition: Partition) -> None:
+        """Let what runs end, within the drain limit, and let go of the partition."""
+        with anyio.move_on_after(self._settings.drain_limit_seconds):
+            while not partition.is_quiet and partition.phase is not Phase.LOST:
+                await anyio.sleep(QUIET_CHECK_SECONDS)
+        if partition.phase is Phase.LOST:
+            return
+        tenure = partition.tenure
+        partition.lose()
+        try:
+            await release(self._store, partition.space, tenure)
+        except KeylaneError as error:
+            logger.warning("%s was not handed over, its lease will run out: %s", partition.space, error)
+
+    async def drain(self) -> None:
+        """Hand everything over and leave the registry; returns when that is done, within the drain limit."""
+        self._draining = True
+        with anyio.move_on_after(self._settings.drain_limit_seconds + self._settings.lease_seconds):
+            try:
+                await self._announce()
+            except KeylaneError as error:
+                logger.warning("the others were not told that this worker leaves: %s", error)
+            while self._held:
+                for identity in list(self._held):
+                    self._begin_hand_over(identity)
+                await anyio.sleep(QUIET_CHECK_SECONDS)
+            try:
+                await withdraw(self._store, self._presence.worker)
+            except KeylaneError as error:
+                logger.warning("this worker was not taken out of the registry: %s", error)

@@ -1,0 +1,283 @@
+"""A partition in its owner's memory: its lanes, what is open in it, and the tenure under which it writes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from ..journal import operations
+from ..journal.batch import Commit
+from ..journal.errors import InternalError
+from ..journal.inbox import START
+from ..journal.key import Key, format_id
+from ..journal.outcomes import Outcome
+from .invocation import Invocation
+from .lane import Lane
+
+if TYPE_CHECKING:
+    from ..journal.keyspace import PartitionSpace
+    from ..journal.outcomes import IdempotencyEntry
+    from ..journal.store import Store
+    from ..journal.tenure import Tenure
+    from ..journal.writer import PartitionWriter
+    from ..objects.settings import Settings
+    from ..objects.virtual_object import VirtualObject
+
+#: How often a commit that the store refused for good is built anew before its invocation is answered with an error.
+REFUSALS_MAX = 3
+#: How long an ended invocation is remembered, so that a second copy of its request is known for what it is.
+REMEMBERED_SECONDS = 60.0
+
+
+class Phase(Enum):
+    """Where a tenure stands in this process."""
+
+    OPENING = auto()  # recovering; the fast path is closed
+    OPEN = auto()
+    DRAINING = auto()  # nothing new starts; handed over when what runs has ended
+    LOST = auto()
+
+
+class OwnershipLost(Exception):
+    """The partition is not ours any more; whether the call was taken in has to be asked of the store."""
+
+
+#: The handler and the packed argument of a call that was made before.
+FirstArguments: TypeAlias = tuple[str, bytes | None]
+
+
+class Host(Protocol):
+    """What a partition needs of the worker that holds it."""
+
+    def ready(self, lane: Lane) -> None:
+        """Give a lane to a slot."""
+        ...
+
+    def load(self, lane: Lane) -> None:
+        """Read a lane's state and open invocations."""
+        ...
+
+    def find(self, partition: Partition, raw_id: bytes) -> None:
+        """Bring an invocation into memory that is known by its id alone."""
+        ...
+
+    def find_arguments(
+        self,
+        partition: Partition,
+        key_text: str,
+        entry: IdempotencyEntry,
+        done: Callable[[FirstArguments | None], None],
+    ) -> None:
+        """Read the arguments of the first call of an idempotency key, while they are kept."""
+        ...
+
+    def lost(self, partition: Partition) -> None:
+        """Take note that a tenure ended."""
+        ...
+
+
+class Partition:
+    """One tenure of this worker.
+
+    Args:
+        host: The worker.
+        store: The open store.
+        virtual_object: The object type.
+        space: The partition's keys.
+        tenure: The period of ownership.
+        settings: The effective settings.
+        now_ms: The partition's time at acquisition.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        store: Store,
+        virtual_object: VirtualObject,
+        space: PartitionSpace,
+        tenure: Tenure,
+        settings: Settings,
+        now_ms: int,
+    ) -> None:
+        self.host = host
+        self.store = store
+        self.virtual_object = virtual_object
+        self.space = space
+        self.tenure = tenure
+        self.settings = settings
+        self.writer: PartitionWriter = store.writer(space, tenure)
+        self.phase = Phase.OPENING
+        self.lanes: dict[str, Lane] = {}
+        self.open: dict[bytes, Invocation] = {}
+        self.claims: dict[bytes, Invocation] = {}
+        self.known_days: set[int] | None = None
+        self.recall_again: list[Callable[[], None]] = []
+        self.expiring_days: set[int] = set()
+        self.waiting: dict[bytes, Callable[[], None]] = {}
+        self.sleepers: dict[bytes, asyncio.Future[None]] = {}
+        self.cursor = START
+        self.running = 0
+        self.serving: set[bytes] = set()
+        self.result_retention_ms = int(settings.result_retention_seconds * 1000)
+        self.history_retention_ms = self.result_retention_ms
+        self._ended: dict[bytes, float] = {}
+        self._time_ms = now_ms
+        self._time_seen_at = time.monotonic()
+        self._lease_is_valid: Callable[[], bool] = _never
+
+    @property
+    def number(self) -> int:
+        """The partition's number within its type."""
+        return self.space.number
+
+    def saw_time(self, now_ms: int) -> None:
+        """Take note of the partition's time in an answer."""
+        self._time_ms = now_ms
+        self._time_seen_at = time.monotonic()
+
+    def now_ms(self) -> int:
+        """Return a close estimate of the partition's time; deadlines are compared in the store instead."""
+        return self._time_ms + int((time.monotonic() - self._time_seen_at) * 1000)
+
+    def invocation_id(self, raw_id: bytes) -> str:
+        """Return the text form of an id."""
+        return format_id(self.space.type_name, self.space.number, raw_id)
+
+    def lane(self, key_text: str) -> Lane:
+        """Return the lane of a key; a new one is read from the store before anything runs in it.
+
+        Raises:
+            InvalidKey: The text is not a key.
+        """
+        lane = self.lanes.get(key_text)
+        if lane is None:
+            lane = self.lanes[key_text] = Lane(self, Key.parse(key_text), key_text)
+            self.host.load(lane)
+        return lane
+
+    def enter(self, lane: Lane, invocation: Invocation) -> None:
+        """Put an invocation at the tail of a lane."""
+        self.open[invocation.raw_id] = invocation
+        lane.queue.append(invocation)
+        if not lane.busy and lane.loaded and lane.queue[0] is invocation:
+            self.host.ready(lane)
+
+    def release_hold(self, lane: Lane, invocation: Invocation) -> None:
+        """Let the head of a lane run again."""
+        invocation.hold = None
+        if not lane.busy:
+            self.host.ready(lane)
+
+    def ended(self, invocation: Invocation, outcome: Outcome | BaseException) -> None:
+        """Take note that an invocation's end is durable, and tell those who wait."""
+        self.open.pop(invocation.raw_id, None)
+        claim = invocation.idempotency
+        if claim is not None and self.claims.get(claim.digest) is invocation:
+            del self.claims[claim.digest]
+        if invocation.entry is not None:
+            self._ended[invocation.raw_id] = time.monotonic()
+        invocation.tell(outcome)
+
+    def is_known(self, raw_id: bytes) -> bool:
+        """Return whether a request with this id is or was in our hands a moment ago."""
+        return raw_id in self.open or raw_id in self._ended or raw_id in self.serving
+
+    def forget_ended(self) -> None:
+        """Drop the ids that ended long enough ago."""
+        limit = time.monotonic() - REMEMBERED_SECONDS
+        # A dict keeps the order of insertion, so the oldest come first.
+        while self._ended:
+            raw_id, ended_at = next(iter(self._ended.items()))
+            if ended_at > limit:
+                return
+            del self._ended[raw_id]
+
+    def lane_refused(self, lane: Lane) -> None:
+        """Throw away what a lane had built on a refused commit, and run it again from its arguments."""
+        error = lane.error
+        lane.error = None
+        if self.phase is Phase.LOST or self.writer.lost is not None:
+            self.lose()
+            return
+        refused, lane.refused = lane.refused, []
+        for invocation in reversed(refused):
+            self._take_back(lane, invocation, error)
+        lane.loaded = False
+        self.host.load(lane)
+
+    def _take_back(self, lane: Lane, invocation: Invocation, error: BaseException | None) -> None:
+        invocation.refusals += 1
+        if invocation.refusals > REFUSALS_MAX:
+            self.ended(invocation, InternalError(f"the store refused the end of this invocation: {error}"))
+            return
+        invocation.ended = False
+        lane.queue.appendleft(invocation)
+
+    def lane_failed(self, lane: Lane, error: BaseException) -> None:
+        """Answer everybody who waits for a lane that can't be loaded; what is durable stays as it is."""
+        self.lanes.pop(lane.key_text, None)
+        queue = list(lane.queue)
+        lane.queue.clear()
+        for invocation in queue:
+            self.ended(invocation, error)
+        lane.load_error = error
+        waiting, lane.when_loaded = lane.when_loaded, []
+        for callback in waiting:
+            callback()
+
+    def lose(self) -> None:
+        """End the tenure in this process: local callers are told to ask the store, nothing else runs."""
+        if self.phase is Phase.LOST:
+            return
+        self.phase = Phase.LOST
+        if self.writer.lost is None:
+            self.writer.lose(OwnershipLost(str(self.space)))
+        for lane in self.lanes.values():
+            lane.generation += 1
+        open_ones = list(self.open.values())
+        self.open.clear()
+        for invocation in open_ones:
+            invocation.ended = True
+            invocation.tell(OwnershipLost(str(self.space)))
+        self.waiting.clear()
+        self.host.lost(self)
+
+    def hold_lease(self, is_valid: Callable[[], bool]) -> None:
+        """Take the lease: whether nobody else can have taken the partition over."""
+        self._lease_is_valid = is_valid
+
+    def may_serve(self) -> bool:
+        """Return whether reads may be served from memory."""
+        return self.phase is Phase.OPEN and self._lease_is_valid()
+
+    def drain(self) -> None:
+        """Start nothing more; callers of this process are told to ask the store, where everything durable lies."""
+        self.phase = Phase.DRAINING
+        running = {lane.running for lane in self.lanes.values()}
+        for invocation in list(self.open.values()):
+            if invocation not in running and not invocation.ended:
+                invocation.tell(OwnershipLost(str(self.space)))
+
+    def settle_entry(self, entry: bytes) -> None:
+        """Take a copy of a request that was dealt with out of the inbox."""
+        self.writer.commit(Commit([operations.settle_entry(entry)], _ignore))
+
+    def forget_due(self, raw_id: bytes) -> None:
+        """Take out a due time that belongs to nothing open."""
+        self.writer.commit(Commit([operations.unschedule(raw_id)], _ignore))
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing runs and nothing is on its way to the store."""
+        return not self.running and self.writer.is_idle
+
+
+def _never() -> bool:
+    return False
+
+
+def _ignore(now_ms: int, error: BaseException | None) -> None:
+    del now_ms, error

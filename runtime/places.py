@@ -1,0 +1,88 @@
+"""Where a key lives: the partition that holds it, found without asking anybody once its type is known."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..journal.errors import UnknownObject
+from ..journal.key import Key, partition_of
+from ..journal.keyspace import PartitionSpace
+from ..journal.types_registry import read_owner, read_types
+from ..journal.store import Store
+from .door import LocalRoutes
+
+#: Keys whose partition is remembered; beyond it all are forgotten and found again.
+KEYS_REMEMBERED: Final = 65_536
+
+
+class Places:
+    """The partitions of a namespace, as one process knows them.
+
+    Args:
+        store: The open store.
+        local: What this process hosts itself.
+    """
+
+    def __init__(self, store: Store, local: LocalRoutes | None) -> None:
+        self._store = store
+        self._local = local
+        self._partitions: dict[str, int] = {}
+        self._owners: dict[str, str] = {}
+        self._spaces: dict[tuple[str, str], PartitionSpace] = {}
+
+    def known(self, object_name: str, key_text: str) -> PartitionSpace | None:
+        """Return the partition of a key, where the number of partitions of its type is known.
+
+        Raises:
+            InvalidKey: The text is no key.
+        """
+        place = (object_name, key_text)
+        space = self._spaces.get(place)
+        if space is not None:
+            return space
+        Key.parse(key_text)
+        count = self._count(object_name)
+        if count is None:
+            return None
+        space = self._store.space(object_name, partition_of(key_text, count))
+        if len(self._spaces) >= KEYS_REMEMBERED:
+            self._spaces.clear()
+        self._spaces[place] = space
+        return space
+
+    async def learned(self, object_name: str, key_text: str, declared: int | None = None) -> PartitionSpace:
+        """Return the partition of a key of a type that is new to this process.
+
+        Args:
+            object_name: The type.
+            key_text: The key.
+            declared: How many partitions the caller's own declaration gives the type; counts while the namespace has
+                not been used yet.
+
+        Raises:
+            UnknownObject: The namespace has no such type, and it is not declared here.
+            StoreUnavailable: No answer came.
+        """
+        types = await read_types(self._store)
+        self._partitions.update(types)
+        space = self.known(object_name, key_text)
+        if space is not None:
+            return space
+        if declared is None:
+            raise UnknownObject(object_name, tuple(sorted(types)))
+        # Not remembered: the first worker may write another number.
+        return self._store.space(object_name, partition_of(key_text, declared))
+
+    async def owner(self, object_name: str) -> str:
+        """Return who is in charge of a type, or words that say that nobody is known."""
+        owner = self._owners.get(object_name)
+        if owner is None:
+            owner = await read_owner(self._store, object_name) or "nobody known"
+            self._owners[object_name] = owner
+        return owner
+
+    def _count(self, object_name: str) -> int | None:
+        count = self._partitions.get(object_name)
+        if count is None and self._local is not None:
+            count = self._local.partitions(object_name)
+        return count

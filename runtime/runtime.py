@@ -1,0 +1,132 @@
+"""`Runtime`: a worker and a client in this process, and the store where none was named."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from ..journal.embedded import EmbeddedStore
+from ..journal.errors import StoreError
+from ..journal.safety import Durability, Replicated, advice, check, promise, read_facts
+from ..journal.store import Store
+from ..journal.urls import EmbeddedAddress, parse_store_url
+from ..objects.app import App
+from ..objects.settings import Settings
+from ..objects.virtual_object import VirtualObject
+from .client import Client
+from .worker import Worker
+
+if TYPE_CHECKING:
+    from ..journal.observer import Observer
+
+logger = logging.getLogger("keylane.runtime")
+
+
+class Runtime:
+    """Hosts an app in this process; use it as an async context manager.
+
+    Args:
+        app: What to host: an `App`, or a list of object types.
+        store: The store's URL; by default `KEYLANE_REDIS_URL`, else an embedded store in `.keylane/`.
+        namespace: The deployment's prefix.
+        durability: What an answer promises: `"fsync"` needs a server that syncs before it answers, `"server"` takes
+            whatever the server does.
+        settings: The effective settings; by default from `KEYLANE_*` variables.
+        allow_unsafe: Start also on a server whose settings can't keep the promise, and say so in the log.
+        observer: Told of every state change that is sent; for tests.
+
+    Raises:
+        UnsafeStore: On entering: the server evicts, keeps nothing, or syncs less than `durability` promises.
+        StoreUnavailable: On entering: the store did not answer.
+        SchemaMismatch: On entering: the namespace was written with other partition counts or by another release.
+    """
+
+    def __init__(
+        self,
+        app: App | Sequence[VirtualObject],
+        *,
+        store: str | None = None,
+        namespace: str = "keylane",
+        durability: Durability = "fsync",
+        settings: Settings | None = None,
+        allow_unsafe: bool = False,
+        observer: Observer | None = None,
+    ) -> None:
+        if isinstance(durability, Replicated):
+            raise StoreError('durability=Replicated(n) is not supported yet: use "fsync" or "server"')
+        self.app = app if isinstance(app, App) else App(app)
+        self.settings = settings or self.app.settings or Settings()
+        self.namespace = namespace
+        self._address = store or self.settings.redis_url or "embedded:"
+        self._durability: Durability = durability
+        self._allow_unsafe = allow_unsafe
+        self._observer = observer
+        self._stack = contextlib.AsyncExitStack()
+        self._store: Store | None = None
+        self._worker: Worker | None = None
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        """The client of this process: calls to keys that it owns take the short way."""
+        if self._client is None:
+            raise StoreError("the runtime is not open: use `async with Runtime(app) as runtime`")
+        return self._client
+
+    @property
+    def worker(self) -> Worker:
+        """The worker of this process."""
+        if self._worker is None:
+            raise StoreError("the runtime is not open: use `async with Runtime(app) as runtime`")
+        return self._worker
+
+    @property
+    def store_url(self) -> str:
+        """The URL that another process passes to `Client`."""
+        if self._store_url is None:
+            raise StoreError("the runtime is not open: use `async with Runtime(app) as runtime`")
+        return self._store_url
+
+    _store_url: str | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open the store, start the worker and connect the client."""
+        await self._stack.__aenter__()
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def _open(self) -> None:
+        self._store_url = await self._resolve()
+        self._store = Store(self._store_url, namespace=self.namespace, observer=self._observer)
+        await self._stack.enter_async_context(self._store)
+        await self._check(self._store)
+        self._worker = await self._stack.enter_async_context(Worker(self.app, self._store, self.settings))
+        client = Client(self._store, namespace=self.namespace, settings=self.settings, local=self._worker.doors)
+        self._client = await self._stack.enter_async_context(client)
+
+    async def _resolve(self) -> str:
+        address = parse_store_url(self._address)
+        if not isinstance(address, EmbeddedAddress):
+            return self._address
+        return (await self._stack.enter_async_context(EmbeddedStore(address.folder))).url
+
+    async def _check(self, store: Store) -> None:
+        facts = await read_facts(store.call)
+        check(facts, self._durability, allow_unsafe=self._allow_unsafe)
+        logger.info("%s", promise(facts))
+        for remark in advice(facts):
+            logger.info("%s", remark)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Hand the partitions over, close the connections, and stop an embedded store that this process started."""
+        self._client = self._worker = None
+        return await self._stack.__aexit__(kind, error, trace)

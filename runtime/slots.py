@@ -1,0 +1,84 @@
+"""Lane slots: long-lived tasks that take ready lanes, as many as the worker's concurrency.
+
+Nothing is spawned per invocation. A slot whose handler waits for its next attempt lends its place to another one, so
+that waiting costs no concurrency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+Work = TypeVar("Work")
+
+
+class Slots(Generic[Work]):
+    """The slots of one worker.
+
+    Args:
+        limit: How many handlers run at once.
+        turn: Does a piece of work, such as a few invocations of a lane; must not raise.
+        tasks: Where the slots' tasks live.
+    """
+
+    def __init__(self, limit: int, turn: Callable[[Work], Awaitable[None]], tasks: TaskGroup) -> None:
+        self._limit = limit
+        self._turn = turn
+        self._tasks = tasks
+        self._ready: deque[Work] = deque()
+        self._idle: list[asyncio.Future[Work]] = []
+        self._slots = 0
+        self._lent = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many ready lanes wait for a slot."""
+        return len(self._ready)
+
+    def give(self, work: Work) -> None:
+        """Hand work to a slot; a lane is given again only after its turn has ended."""
+        if self._idle:
+            self._idle.pop().set_result(work)
+            return
+        self._ready.append(work)
+        self._grow()
+
+    def _grow(self) -> None:
+        if self._ready and not self._idle and self._slots - self._lent < self._limit:
+            self._slots += 1
+            self._tasks.start_soon(self._run)
+
+    async def _run(self) -> None:
+        try:
+            while self._slots - self._lent <= self._limit:
+                await self._turn(await self._next())
+        finally:
+            self._slots -= 1
+
+    async def _next(self) -> Work:
+        if self._ready:
+            return self._ready.popleft()
+        idle: asyncio.Future[Work] = asyncio.get_running_loop().create_future()
+        self._idle.append(idle)
+        try:
+            return await idle
+        finally:
+            if not idle.done() or idle.cancelled():
+                self._idle.remove(idle)
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Give this slot's place to another one while the handler waits."""
+        self._lent += 1
+        self._grow()
+        try:
+            yield
+        finally:
+            # The place is taken back at once; a slot too many ends after its turn.
+            self._lent -= 1

@@ -1,0 +1,306 @@
+"""`ctx.run`: a step is tried until it has a result, and the result is recorded before anybody sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from ..journal import operations
+from ..journal.errors import (
+    InvalidOutput,
+    PayloadTooLarge,
+    RetryableError,
+    Suspended,
+    TerminalError,
+)
+from ..journal.errors import (
+    StepFailed as StepFailedError,
+)
+from ..journal.records import PauseReason, Record, StepAttemptFailed, StepCompleted, StepFailed
+from ..objects.policies import RetryPolicy
+from ..objects.types import boundary_of_action
+from .endings import accept_in_order, acceptance, failure_of, pause, record, state_change, terminal_error
+from .frames import caller_line
+
+if TYPE_CHECKING:
+    from ..objects.settings import Settings
+    from ..objects.types import Boundary
+    from .context import ExclusiveContext
+    from .invocation import Invocation
+    from .lane import Lane
+    from .partition import Partition
+    from .slots import Slots
+    from .timers import Timers
+
+
+_Settled = TypeVar("_Settled", StepCompleted, StepFailed)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One call of `ctx.run`, checked."""
+
+    name: str
+    index: int
+    action: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    boundary: Boundary
+    retry: RetryPolicy
+    timeout: timedelta | None
+    on_exhausted: Literal["pause", "raise"]
+
+
+class Steps:
+    """Runs the steps of a worker's invocations.
+
+    Args:
+        settings: The effective settings.
+        slots: Gets a slot back while a step waits for its next attempt.
+        timers: Wakes a step whose next attempt is due.
+        limiter: Bounds the threads that plain functions run on.
+    """
+
+    def __init__(self, settings: Settings, slots: Slots[Lane], timers: Timers, limiter: anyio.CapacityLimiter) -> None:
+        self._settings = settings
+        self._slots = slots
+        self._timers = timers
+        self._limiter = limiter
+        self._random = random.Random()  # noqa: S311
+
+    def now(self, partition: Partition) -> datetime:
+        """Return a partition's time."""
+        return datetime.fromtimestamp(partition.now_ms() / 1000, tz=UTC)
+
+    def check_size(self, what: str, packed: bytes) -> None:
+        """Refuse a value that is too large to be written.
+
+        Raises:
+            PayloadTooLarge: It is above the limit.
+        """
+        limit = self._settings.payload_limit_bytes
+        if len(packed) > limit:
+            raise PayloadTooLarge(what, len(packed), limit)
+
+    async def run(
+        self,
+        ctx: ExclusiveContext,
+        lane: Lane,
+        invocation: Invocation,
+        name: str,
+        action: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        options: dict[str, Any],
+    ) -> Any:
+        """Return a step's recorded result, running it first where there is none.
+
+        Raises:
+            TerminalError: The step raised one, now or in the recorded run.
+            StepFailed: Its attempts are spent and `on_exhausted="raise"`.
+        """
+        plan = self._plan(ctx, lane, name, action, arguments, options)
+        settled = await self._recorded(ctx, lane, invocation, plan)
+        if settled is None:
+            await self._settle(ctx, lane, invocation)
+            settled = await self._try(ctx, lane, invocation, plan)
+        if isinstance(settled, StepFailed):
+            raise _error_of(settled)
+        return plan.boundary.load(settled.result)
+
+    def _plan(
+        self,
+        ctx: ExclusiveContext,
+        lane: Lane,
+        name: str,
+        action: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        options: dict[str, Any],
+    ) -> StepPlan:
+        index = ctx.index
+        ctx.index += 1
+        declared = lane.partition.virtual_object
+        return StepPlan(
+            name,
+            index,
+            action,
+            arguments,
+            boundary_of_action(action, options.get("type")),
+            options.get("retry") or declared.step_retry or self._settings.retry,
+            options.get("timeout"),
+            options.get("on_exhausted", "pause"),
+        )
+
+    async def _recorded(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
+    ) -> StepCompleted | StepFailed | None:
+        """Return what a former run recorded for this step; the code must ask for what the journal has."""
+        while True:
+            found = ctx.next_recorded()
+            match found:
+                case StepCompleted() | StepFailed() | StepAttemptFailed():
+                    if (found.index, found.name) != (plan.index, plan.name):
+                        await self._diverge(ctx, lane, invocation, plan, found)
+                    ctx.pass_recorded()
+                    if not isinstance(found, StepAttemptFailed):
+                        return found
+                case _:
+                    return None
+
+    async def _diverge(
+        self,
+        ctx: ExclusiveContext,
+        lane: Lane,
+        invocation: Invocation,
+        plan: StepPlan,
+        found: StepCompleted | StepFailed | StepAttemptFailed,
+    ) -> None:
+        detail = (
+            f"recorded step {found.index} {found.name!r}, the code now asks for step {plan.index} {plan.name!r} "
+            f"at {caller_line()}"
+        )
+        await pause(lane, invocation, PauseReason.DIVERGED, detail, None)
+        raise ctx.end(Suspended())
+
+    async def _settle(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation) -> None:
+        """Wait until all that this step is built on is durable, its own acceptance included."""
+        ctx.check_current()
+        if not invocation.accepted:
+            accept_in_order(lane, invocation)
+        gate = lane.gate()
+        if gate is not None:
+            await self._through(ctx, gate)
+
+    async def _through(self, ctx: ExclusiveContext, durable: asyncio.Future[None]) -> None:
+        try:
+            await durable
+        except Exception as error:
+            # Whatever the store refused, this run was built on it and must not go on.
+            raise ctx.end(Suspended()) from error
+        except BaseException as error:
+            if not isinstance(error, asyncio.CancelledError):
+                ctx.end(error)
+            raise
+        ctx.check_current()
+
+    async def _try(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
+    ) -> StepCompleted | StepFailed:
+        while True:
+            attempt = 1 + (invocation.standing.step_attempts if invocation.standing else 0)
+            try:
+                packed = await self._attempt(plan)
+            except TerminalError as error:
+                return await self._write(ctx, lane, invocation, self._failed(ctx, plan, error))
+            except Exception as error:  # noqa: BLE001, whatever a step raises is retried
+                if attempt >= plan.retry.attempts:
+                    return await self._exhausted(ctx, lane, invocation, plan, attempt, error)
+                await self._wait(ctx, lane, invocation, plan, attempt, error)
+            else:
+                reads, notes = ctx.carried()
+                fact = StepCompleted(plan.index, plan.name, packed, reads, notes)
+                return await self._write(ctx, lane, invocation, fact)
+
+    async def _attempt(self, plan: StepPlan) -> bytes:
+        if plan.timeout is None:
+            value = await self._call(plan)
+        else:
+            with anyio.fail_after(plan.timeout.total_seconds()):
+                value = await self._call(plan)
+        try:
+            packed = plan.boundary.dump(value, path=f"step {plan.name}")
+            self.check_size(f"step {plan.name}", packed)
+        except (InvalidOutput, PayloadTooLarge) as error:
+            # Running it again would give the same kind of value, and perhaps the outside action twice.
+            raise TerminalError(error.message, code=error.code) from error
+        return packed
+
+    async def _call(self, plan: StepPlan) -> Any:
+        if inspect.iscoroutinefunction(plan.action):
+            return await plan.action(*plan.arguments)
+        run = partial(plan.action, *plan.arguments)
+        value = await anyio.to_thread.run_sync(run, limiter=self._limiter, abandon_on_cancel=True)
+        return await value if inspect.isawaitable(value) else value
+
+    def _failed(self, ctx: ExclusiveContext, plan: StepPlan, error: TerminalError) -> StepFailed:
+        reads, notes = ctx.carried()
+        return StepFailed(plan.index, plan.name, failure_of(error), reads, notes)
+
+    async def _exhausted(
+        self,
+        ctx: ExclusiveContext,
+        lane: Lane,
+        invocation: Invocation,
+        plan: StepPlan,
+        attempts: int,
+        error: Exception,
+    ) -> StepFailed:
+        if plan.on_exhausted == "raise":
+            spent = StepFailedError(plan.name, attempts, f"{type(error).__name__}: {error}")
+            return await self._write(ctx, lane, invocation, self._failed(ctx, plan, spent))
+        detail = f"step {plan.name!r} failed {attempts} times, the last time with {type(error).__name__}: {error}"
+        await pause(lane, invocation, PauseReason.RETRIES_SPENT, detail, failure_of(error))
+        raise ctx.end(Suspended()) from error
+
+    async def _write(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, fact: _Settled) -> _Settled:
+        await self._record(ctx, lane, invocation, fact, [])
+        return fact
+
+    async def _record(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, fact: Record, more: list[operations.Operation]
+    ) -> None:
+        """Make a record durable, with the state written since the last one."""
+        ctx.check_current()
+        record(invocation, fact)
+        raw_id = invocation.raw_id
+        delta = ctx.writes
+        writes = acceptance(lane, invocation)
+        writes.append(operations.record(lane.partition.space, raw_id, fact))
+        writes.extend(state_change(lane, invocation, delta))
+        writes.extend(more)
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        lane.commit(writes, delta or None, partial(_durable, durable))
+        await self._through(ctx, durable)
+        invocation.records.append(fact)
+        ctx.pass_durable_point()
+
+    async def _wait(
+        self,
+        ctx: ExclusiveContext,
+        lane: Lane,
+        invocation: Invocation,
+        plan: StepPlan,
+        attempt: int,
+        error: Exception,
+    ) -> None:
+        """Record a failed attempt and wait until the next is due; the slot serves others meanwhile."""
+        wanted = error.retry_after if isinstance(error, RetryableError) else None
+        delay_seconds = plan.retry.delay_seconds(attempt, self._random, wanted)
+        delay_ms = max(int(delay_seconds * 1000), 1)
+        reads, notes = ctx.carried()
+        fact = StepAttemptFailed(plan.index, plan.name, attempt, failure_of(error), delay_ms, reads, notes)
+        await self._record(ctx, lane, invocation, fact, [operations.schedule(invocation.raw_id, delay_ms)])
+        with self._slots.lent():
+            await self._timers.due(lane.partition, invocation.raw_id, delay_ms)
+        ctx.check_current()
+
+
+def _durable(future: asyncio.Future[None], now_ms: int, error: BaseException | None) -> None:
+    del now_ms
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _error_of(settled: StepFailed) -> TerminalError:
+    return terminal_error(settled.error)

@@ -1,0 +1,147 @@
+"""Due times of a worker's partitions: what waits in memory, and when to ask the store what has fallen due.
+
+The store decides what is due, by the partition's time; the clock here only says when asking is worth it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ..journal import operations
+from ..journal.batch import Commit
+from ..journal.due import read_due
+from ..journal.errors import KeylaneError, Suspended
+from .partition import Partition, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..journal.store import Store
+
+logger = logging.getLogger("keylane.timers")
+
+#: How many due invocations one question answers.
+DUE_AT_ONCE = 256
+#: Asked again this much later when the store says that it is not yet time.
+ASK_AGAIN_SECONDS = 0.005
+#: No sleep is longer, so that the sweep's partitions are asked in time.
+LONGEST_SLEEP_SECONDS = 60.0
+
+
+class Timers:
+    """The due times of one worker.
+
+    Args:
+        store: The open store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._heap: list[tuple[float, int, Partition]] = []
+        self._count = 0
+        self._changed = asyncio.Event()
+
+    async def due(self, partition: Partition, raw_id: bytes, delay_ms: int) -> None:
+        """Wait until an invocation is due.
+
+        Raises:
+            Suspended: The partition is being handed over; the due time stays in the store.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if partition.phase is not Phase.OPEN:
+            raise Suspended
+        self.call_when_due(partition, raw_id, delay_ms, partial(_wake, future))
+        partition.sleepers[raw_id] = future
+        try:
+            await future
+        finally:
+            partition.sleepers.pop(raw_id, None)
+            partition.waiting.pop(raw_id, None)
+
+    def call_when_due(self, partition: Partition, raw_id: bytes, delay_ms: int, wake: Callable[[], None]) -> None:
+        """Have something called once an invocation is due.
+
+        Args:
+            partition: Its partition.
+            raw_id: Its id.
+            delay_ms: A guess of how long that takes.
+            wake: Called from the timers' task; must not raise.
+        """
+        partition.waiting[raw_id] = wake
+        self._ask_at(partition, time.monotonic() + delay_ms / 1000)
+
+    def sweep(self, partition: Partition) -> None:
+        """Ask the store about a partition now: a due time may have been left by an owner before."""
+        self._ask_at(partition, time.monotonic())
+
+    def _ask_at(self, partition: Partition, at: float) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (at, self._count, partition))
+        if self._heap[0][1] == self._count:
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Ask when it is time, until cancelled."""
+        while True:
+            self._changed.clear()
+            now = time.monotonic()
+            ready = self._pop(now)
+            for partition in ready:
+                await self._ask(partition)
+            if ready:
+                continue
+            pause = self._heap[0][0] - now if self._heap else LONGEST_SLEEP_SECONDS
+            with anyio.move_on_after(min(max(pause, 0.001), LONGEST_SLEEP_SECONDS)):
+                await self._changed.wait()
+
+    def _pop(self, now: float) -> list[Partition]:
+        found: dict[Partition, None] = {}
+        while self._heap and self._heap[0][0] <= now:
+            partition = heapq.heappop(self._heap)[2]
+            if partition.phase in (Phase.OPEN, Phase.OPENING):
+                found[partition] = None
+        return list(found)
+
+    async def _ask(self, partition: Partition) -> None:
+        try:
+            due = await read_due(self._store, partition.space, DUE_AT_ONCE)
+        except KeylaneError as error:
+            logger.info("%s: due times not readable now: %s", partition.space, error)
+            self._ask_at(partition, time.monotonic() + 1.0)
+            return
+        for raw_id in due.ids:
+            self._fire(partition, raw_id)
+        if due.next_in_ms is not None and (partition.waiting or due.ids):
+            self._ask_at(partition, time.monotonic() + due.next_in_ms / 1000 + ASK_AGAIN_SECONDS)
+
+    def _fire(self, partition: Partition, raw_id: bytes) -> None:
+        wake = partition.waiting.pop(raw_id, None)
+        if wake is None:
+            partition.host.find(partition, raw_id)
+            return
+        partition.writer.commit(Commit([operations.unschedule(raw_id)], _ignore))
+        wake()
+
+    @staticmethod
+    def suspend(partition: Partition) -> None:
+        """End the waits of a partition that is about to be handed over."""
+        for future in list(partition.sleepers.values()):
+            if not future.done():
+                future.set_exception(Suspended())
+        partition.waiting.clear()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _ignore(now_ms: int, error: BaseException | None) -> None:
+    del now_ms, error

@@ -1,0 +1,238 @@
+"""A worker: the tasks that own partitions, take calls in, run handlers and write what becomes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import anyio
+import anyio.abc
+
+from ..journal.lane_reading import ask
+from ..journal.leases import sync_leases
+from ..journal.outcomes import IdempotencyEntry
+from ..journal.subscription import Subscription
+from ..journal.tenure import Acquired
+from .assignment import PartitionId
+from .doors import Doors
+from .errands import Errands
+from .execution import Execution
+from .inbox_reader import InboxReader
+from .intake import CALLS_PER_SLOT, Intake
+from .lane import Lane
+from .lease_thread import HeldLease, LeaseThread
+from .loading import Loading
+from .ownership import Ownership
+from .partition import FirstArguments, Partition, Phase
+from .presence import Presence, new_worker_identity
+from .reads import Reads, Serving
+from .slots import Slots
+from .steps import Steps
+from .timers import Timers
+
+if TYPE_CHECKING:
+    from ..journal.store import Store
+    from ..objects.app import App
+    from ..objects.settings import Settings
+
+logger = logging.getLogger("keylane.worker")
+
+ACCEPTANCE_TICK_SECONDS = 0.025
+#: Shared handlers that run at once for callers in other processes.
+READ_SLOTS = 64
+#: How long the start waits for the first look around; partitions that others hold come later.
+FIRST_LOOK_SECONDS = 5.0
+
+
+class Worker:
+    """Hosts an app on a store; use it as an async context manager.
+
+    Leaving it hands the partitions over: what runs may end within the drain limit, nothing new starts.
+
+    Args:
+        app: What it hosts.
+        store: The open store.
+        settings: The effective settings.
+    """
+
+    def __init__(self, app: App, store: Store, settings: Settings) -> None:
+        self._app = app
+        self._store = store
+        self._settings = settings
+        self._presence = Presence(new_worker_identity())
+        self._stack = contextlib.AsyncExitStack()
+        self._limiter = anyio.CapacityLimiter(settings.blocking_threads)
+        self._errands = Errands()
+        self._timers = Timers(store)
+        self._loading = Loading(store, self._errands, self._timers, self.ready)
+        self._reads = Reads(store, self._limiter)
+        self._intake = Intake(self._reads.serve, settings.lane_slots * CALLS_PER_SLOT)
+        self._execution = Execution(settings, self._timers, self._limiter)
+        self._inboxes = InboxReader(store, self._intake, self._partitions)
+        self._leases = LeaseThread(
+            sync_leases(store, timeout_seconds=settings.renewal_seconds),
+            lease_seconds=settings.lease_seconds,
+            renewal_seconds=settings.renewal_seconds,
+            stuck_after_seconds=settings.stuck_after_seconds,
+            on_fenced=self._fenced,
+        )
+        self._ownership = Ownership(
+            store=store,
+            app=app,
+            settings=settings,
+            presence=self._presence,
+            leases=self._leases,
+            errands=self._errands,
+            make=self._make,
+            recover=self._recover,
+            suspend=self._timers.suspend,
+        )
+        self.doors = Doors(app, self._ownership, self._intake, self._reads)
+        self._slots: Slots[Lane]
+
+    @property
+    def identity(self) -> str:
+        """This worker's name, new at each process start."""
+        return self._presence.worker
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """The partitions that this worker holds now."""
+        return self._ownership.partitions
+
+    async def __aenter__(self) -> Self:
+        """Start, and take a first look at what there is to own.
+
+        Raises:
+            SchemaMismatch: The namespace was written with another partition count or by another release.
+        """
+        await self._stack.__aenter__()
+        try:
+            await self._ownership.register()
+            self._presence.open()
+            self._stack.callback(self._presence.close)
+            await self._stack.enter_async_context(self._leases)
+            tasks = await self._stack.enter_async_context(anyio.create_task_group())
+            self._stack.callback(tasks.cancel_scope.cancel)
+            await self._start(tasks)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def _start(self, tasks: anyio.abc.TaskGroup) -> None:
+        self._slots = Slots(self._settings.lane_slots, self._execution.turn, tasks)
+        self._execution.steps = Steps(self._settings, self._slots, self._timers, self._limiter)
+        self._reads.slots = Slots[Serving](READ_SLOTS, self._reads.serve_now, tasks)
+        subscription = Subscription(
+            self._store.new_connection,
+            on_message=self._inboxes.hinted,
+            on_gap=self._inboxes.look_everywhere,
+            observer=self._store.observer,
+        )
+        self._inboxes.subscription = subscription
+        self._errands.start(tasks)
+        for task in (self._timers.run, self._inboxes.run, self._sweep, self._tick, self._ownership.run):
+            tasks.start_soon(task)
+        await tasks.start(subscription.run)
+        with anyio.move_on_after(FIRST_LOOK_SECONDS):
+            await self._ownership.opened.wait()
+            await self._opened()
+
+    async def _opened(self) -> None:
+        """Wait until what was acquired at the first look is open."""
+        while any(partition.phase is Phase.OPENING for partition in self._ownership.partitions):
+            await anyio.sleep(0.001)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Hand everything over and stop."""
+        with anyio.CancelScope(shield=True):
+            await self._ownership.drain()
+        return await self._stack.__aexit__(kind, error, trace)
+
+    def ready(self, lane: Lane) -> None:
+        """Give a lane to a slot, if it has something to run and none has it yet."""
+        if not lane.busy and lane.partition.phase is Phase.OPEN and lane.head() is not None:
+            lane.busy = True
+            self._slots.give(lane)
+
+    def load(self, lane: Lane) -> None:
+        """Read a lane into memory."""
+        self._loading.load(lane)
+
+    def find(self, partition: Partition, raw_id: bytes) -> None:
+        """Bring an invocation into memory that fell due."""
+        self._loading.find(partition, raw_id)
+
+    def find_arguments(
+        self,
+        partition: Partition,
+        key_text: str,
+        entry: IdempotencyEntry,
+        done: Callable[[FirstArguments | None], None],
+    ) -> None:
+        """Read the arguments of a former call."""
+        self._loading.find_arguments(partition, key_text, entry, done)
+
+    def lost(self, partition: Partition) -> None:
+        """Take note that a tenure ended."""
+        self._timers.suspend(partition)
+        self._inboxes.leave(partition)
+        self.doors.close(partition)
+        self._ownership.lost(partition)
+
+    def _fenced(self, lease: HeldLease) -> None:
+        for partition in self._ownership.of_lease(lease):
+            partition.lose()
+
+    def _partitions(self) -> list[Partition]:
+        return self._ownership.partitions
+
+    def _make(self, identity: PartitionId, acquired: Acquired) -> Partition:
+        return Partition(
+            self,
+            self._store,
+            self._app.objects[identity.type_name],
+            self._store.space(identity.type_name, identity.number),
+            acquired.tenure,
+            self._settings,
+            acquired.now_ms,
+        )
+
+    async def _recover(self, partition: Partition) -> None:
+        """Bring the work of an acquired partition into memory: its runnable lanes, then its whole inbox."""
+        self._inboxes.attend(partition)
+        runnable = partition.space.runnable
+        (lanes,) = await ask(self._store, [("SMEMBERS", runnable)], [runnable])
+        for key in lanes:
+            partition.lane(key.decode())
+        await self._inboxes.read_all(partition)
+        if partition.phase is not Phase.OPENING:
+            return
+        partition.phase = Phase.OPEN
+        self.doors.open(partition)
+        for lane in list(partition.lanes.values()):
+            self.ready(lane)
+        self._timers.sweep(partition)
+
+    async def _tick(self) -> None:
+        while True:
+            await anyio.sleep(ACCEPTANCE_TICK_SECONDS)
+            self._intake.accept_late_ones()
+
+    async def _sweep(self) -> None:
+        """Find what was missed: hints, due times, look-ups that the store did not answer."""
+        while True:
+            await anyio.sleep(self._settings.sweep_seconds)
+            self._inboxes.look_everywhere()
+            for partition in self._ownership.partitions:
+                partition.forget_ended()
+                self._timers.sweep(partition)
+                again, partition.recall_again = partition.recall_again, []
+                for ask_again in again:
+                    ask_again()

@@ -1,0 +1,1 @@
+"""Everything that is tested, and the kits that the tests share."""

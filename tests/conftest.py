@@ -1,0 +1,130 @@
+"""What every test may ask for: an embedded store, a namespace of its own, the second store, and a limit on its time."""
+
+import faulthandler
+import secrets
+import shutil
+import signal
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import hypothesis
+import pytest
+
+from keylane.journal.embedded import EmbeddedStore
+
+SECOND_STORE = "redis-server"
+TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS_BY_MARKER = {"slow": 600, "nightly": 3600}
+# An alarm that falls into a callback of the event loop is only logged; the next one falls elsewhere.
+ALARM_AGAIN_SECONDS = 5
+
+hypothesis.settings.register_profile("keylane", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("keylane")
+
+_not_run = pytest.StashKey[int]()
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Run async tests on asyncio, the only backend that the client library has."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def store_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Give the URL of an embedded store that all tests share; each keeps to its own namespace."""
+    with embedded(tmp_path_factory.mktemp("store"), binary=None) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Give the URL of a Redis server, the second supported implementation; skips where it is not installed."""
+    with embedded(tmp_path_factory.mktemp("redis"), binary=shutil.which(SECOND_STORE)) as url:
+        yield url
+
+
+@pytest.fixture(params=["valkey", pytest.param("redis", marks=pytest.mark.second_store)])
+def each_store_url(request: pytest.FixtureRequest) -> str:
+    """Give the URL of the embedded Valkey, then that of Redis."""
+    return str(request.getfixturevalue("store_url" if request.param == "valkey" else "redis_url"))
+
+
+@pytest.fixture
+def namespace() -> str:
+    """Give a namespace that no other test uses."""
+    return f"test-{secrets.token_hex(6)}"
+
+
+@contextmanager
+def embedded(folder: Path, *, binary: str | None) -> Generator[str]:
+    """Run a server on a folder, outside any test's event loop."""
+    store = EmbeddedStore(folder, binary=binary)
+    anyio.run(store.__aenter__)
+    try:
+        yield store.url
+    finally:
+        anyio.run(store.__aexit__, None, None, None)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of the second store where it is missing, and remember how many."""
+    if shutil.which(SECOND_STORE):
+        return
+    needing = [item for item in items if _needs_second_store(item)]
+    for item in needing:
+        item.add_marker(pytest.mark.skip(reason=f"{SECOND_STORE} is not installed"))
+    config.stash[_not_run] = len(needing)
+
+
+def _needs_second_store(item: pytest.Item) -> bool:
+    return item.get_closest_marker("second_store") is not None or "redis_url" in getattr(item, "fixturenames", ())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say in one line that tests were not run for want of the second store."""
+    count = config.stash.get(_not_run, 0)
+    if count:
+        terminalreporter.write_line(f"{count} tests of the second store were not run: {SECOND_STORE} is not installed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    """Limit the time of what prepares a test."""
+    with time_limit(item):
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Limit the time of a test."""
+    with time_limit(item):
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Limit the time of what cleans up after a test."""
+    with time_limit(item):
+        yield
+
+
+@contextmanager
+def time_limit(item: pytest.Item) -> Generator[None]:
+    """Fail the test when it takes longer than its markers allow, and show where each thread stood."""
+    markers = {marker.name for marker in item.iter_markers()}
+    seconds = max([TIMEOUT_SECONDS, *(TIMEOUT_SECONDS_BY_MARKER.get(name, 0) for name in markers)])
+
+    def ring(_signal: int, _frame: object) -> None:
+        faulthandler.dump_traceback()
+        pytest.fail(f"took longer than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds, ALARM_AGAIN_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,233 @@
+"""The state machine of an invocation against a plain model of it."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keylane.journal.outcomes import Failure
+from keylane.journal.records import (
+    Accepted,
+    AttemptFailed,
+    Completed,
+    Failed,
+    Finished,
+    Paused,
+    PauseReason,
+    Record,
+    Resumed,
+    StepAttemptFailed,
+    StepCompleted,
+    StepFailed,
+    decode,
+    encode,
+)
+from keylane.journal.transitions import IllegalTransition, Standing, Status, advance, replay
+
+ERROR = Failure("builtins.ValueError", "no", "terminal", None, "")
+OTHER_ERROR = Failure("builtins.OSError", "gone", "terminal", None, "")
+ACCEPTED = Accepted(b"i" * 16, "refund", 1, "acme/o-1")
+FINISHED = Finished(b"i" * 16, "refund", 1, None, "c")
+FINISHED_FAILED = Finished(b"i" * 16, "refund", 1, None, "f")
+PAUSED = Paused(PauseReason.RETRIES_SPENT, "10 attempts", ERROR)
+
+
+@dataclass
+class Model:
+    """What an invocation is, in the plainest words: a few counters that the rules change."""
+
+    status: str = "new"
+    steps: int = 0
+    attempts: int = 0
+    step_attempts: int = 0
+
+    def legal(self) -> list[Record]:
+        """Return one record of each kind that may follow."""
+        if self.status == "new":
+            return [ACCEPTED, FINISHED, FINISHED_FAILED]
+        if self.status == "paused":
+            return [Resumed("ada", "repaired")]
+        if self.status in {"completed", "failed"}:
+            return []
+        return [
+            StepCompleted(self.steps, "s", b"\x01", {"balance": b"\x02"}),
+            StepFailed(self.steps, "s", ERROR),
+            StepAttemptFailed(self.steps, "s", self.step_attempts + 1, ERROR, 50),
+            AttemptFailed(self.attempts + 1, OTHER_ERROR, 100),
+            PAUSED,
+            Paused(PauseReason.OPERATOR, "", None, "ada"),
+            Completed(),
+            Failed(ERROR),
+        ]
+
+    def illegal(self) -> list[Record]:
+        """Return records that must not follow: every kind that is not legal, and every wrong number."""
+        allowed = {type(record) for record in self.legal()}
+        wrong_numbers = [
+            record
+            for difference in (-1, 1)
+            for record in (
+                StepCompleted(self.steps + difference, "s", b"\x01"),
+                StepFailed(self.steps + difference, "s", ERROR),
+                StepAttemptFailed(self.steps + difference, "s", self.step_attempts + 1, ERROR, 50),
+                StepAttemptFailed(self.steps, "s", self.step_attempts + 1 + difference, ERROR, 50),
+                AttemptFailed(self.attempts + 1 + difference, ERROR, 50),
+            )
+        ]
+        return wrong_numbers + [record for record in ONE_OF_EACH if type(record) not in allowed]
+
+    def take(self, record: Record) -> None:
+        """Change the counters as the record says."""
+        match record:
+            case Accepted():
+                self.status = "queued"
+            case Resumed():
+                self.status, self.attempts, self.step_attempts = "queued", 0, 0
+            case Finished():
+                self.status = {"c": "completed", "f": "failed"}[record.outcome]
+            case StepCompleted() | StepFailed():
+                self.status, self.steps, self.step_attempts = "running", self.steps + 1, 0
+            case StepAttemptFailed():
+                self.status, self.step_attempts = "waiting", self.step_attempts + 1
+            case AttemptFailed():
+                self.status, self.attempts = "waiting", self.attempts + 1
+            case Paused():
+                self.status = "paused"
+            case Completed():
+                self.status = "completed"
+            case Failed():
+                self.status = "failed"
+
+
+ONE_OF_EACH: list[Record] = [
+    ACCEPTED,
+    StepCompleted(0, "s", b"\x01"),
+    StepAttemptFailed(0, "s", 1, ERROR, 50),
+    StepFailed(0, "s", ERROR),
+    AttemptFailed(1, ERROR, 50),
+    PAUSED,
+    Resumed("ada", "repaired"),
+    Completed(),
+    Failed(ERROR),
+    FINISHED,
+]
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[Record]:
+    """Draw the records of an invocation, ended or not."""
+    model = Model()
+    records: list[Record] = []
+    for _ in range(draw(st.integers(1, 30))):
+        choices = model.legal()
+        if not choices:
+            break
+        record = draw(st.sampled_from(choices))
+        model.take(record)
+        records.append(record)
+    return records
+
+
+@given(programs())
+def test_a_legal_program_is_taken_and_agrees_with_the_model(records: list[Record]) -> None:
+    """After each record the invocation stands where the plain model says."""
+    model = Model()
+    standing: Standing | None = None
+
+    for count, record in enumerate(records, start=1):
+        standing = advance(standing, record)
+        model.take(record)
+
+        assert (standing.status, standing.steps, standing.attempts, standing.step_attempts, standing.records) == (
+            model.status,
+            model.steps,
+            model.attempts,
+            model.step_attempts,
+            count,
+        )
+
+
+@given(programs())
+def test_every_illegal_record_is_refused_at_every_place(records: list[Record]) -> None:
+    """Whatever may not follow raises, before the first record, between any two and after the last."""
+    model = Model()
+    standing: Standing | None = None
+
+    for record in [*records, None]:
+        for wrong in model.illegal():
+            with pytest.raises(IllegalTransition):
+                advance(standing, wrong)
+        if record is not None:
+            standing = advance(standing, record)
+            model.take(record)
+
+
+@given(programs(), st.data())
+def test_a_prefix_and_then_the_rest_equals_the_whole(records: list[Record], data: st.DataObject) -> None:
+    """A reader that goes on from where it stood gets what a reader of everything gets."""
+    cut = data.draw(st.integers(1, len(records)))
+
+    assert replay(records[cut:], replay(records[:cut])) == replay(records)
+
+
+@given(programs())
+def test_records_lead_to_the_same_standing_after_the_round_trip(records: list[Record]) -> None:
+    """What is read back from the store means what was written."""
+    assert replay(decode(encode(record)) for record in records) == replay(records)
+
+
+@given(programs())
+def test_a_terminal_status_is_final(records: list[Record]) -> None:
+    """Nothing at all follows a terminal status: it is written once."""
+    standing = replay(records)
+
+    if standing.is_terminal:
+        for record in ONE_OF_EACH:
+            with pytest.raises(IllegalTransition, match="final"):
+                advance(standing, record)
+
+
+@given(programs())
+def test_what_it_waits_for_is_said_exactly_while_it_waits(records: list[Record]) -> None:
+    """The pause and the delay of the next attempt are there when they apply and at no other time."""
+    standing = replay(records)
+
+    assert (standing.paused is not None) == (standing.status is Status.PAUSED)
+    assert (standing.retry_after_ms is not None) == (standing.status is Status.WAITING)
+
+
+def test_no_records_make_no_standing() -> None:
+    """A stream without records is our bug, not a new invocation."""
+    with pytest.raises(IllegalTransition, match="without records"):
+        replay([])
+
+
+def test_the_last_error_is_kept_until_the_end() -> None:
+    """A person who looks sees the last thing that went wrong."""
+    failed_attempt = replay([ACCEPTED, AttemptFailed(1, OTHER_ERROR, 50)])
+
+    assert failed_attempt.error == OTHER_ERROR
+    assert replay([Paused(PauseReason.OPERATOR, "")], failed_attempt).error == OTHER_ERROR
+    assert replay([PAUSED], failed_attempt).error == ERROR
+    assert replay([Failed(ERROR)], failed_attempt).error == ERROR
+
+
+def test_the_message_says_what_must_not_follow_and_why() -> None:
+    """A bug report carries the record, the place and the rule."""
+    with pytest.raises(IllegalTransition, match=r"StepCompleted after 1 records, queued: step 0 is next, not 4"):
+        replay([ACCEPTED, StepCompleted(4, "s", b"")])
+
+
+def test_the_error_survives_pickling() -> None:
+    """It crosses processes like every other error."""
+    with pytest.raises(IllegalTransition) as caught:
+        replay([Completed()])
+
+    copy = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own bytes
+
+    assert str(copy) == str(caught.value)
+    assert copy.code == "illegal-transition"
