@@ -15,7 +15,7 @@ help:
 	@echo "make check    format, lint, types"
 	@echo "make bench    speed beside the bare commit path, as one table"
 	@echo "make nightly  the tests that take minutes"
-	@echo "make format   put the code into its format"
+	@echo "make format   put the code into its format, and the guides up to date with it"
 	@echo "make clean    remove .venv and what the tools leave"
 
 demo: .venv/demo.installed
@@ -39,6 +39,7 @@ nightly: .venv/dev.installed
 format: .venv/dev.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/python -m tests.project.generated
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

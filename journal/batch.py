@@ -15,6 +15,16 @@ Operation = tuple[Any, ...]
 #: The operations that name a key, and the letter of the type that the key must have.
 KEYED = {b"a": "s", b"t": "s", b"s": "-", b"e": "-", b"h": "h", b"q": "l", b"f": "l", b"u": "l"}
 
+#: The fixed keys behind the owner, in order: due, runnable, inbox, answer channel, undecodable; and which of them an
+#: operation writes, with the letter of its type.
+FIXED_KEYS = 5
+FIXED = {
+    b"d": (0, "z"), b"c": (0, "z"),
+    b"q": (1, "t"), b"f": (1, "t"), b"u": (1, "t"), b"w": (1, "t"), b"l": (1, "t"),
+    b"i": (2, "s"),
+    b"b": (4, "s"),
+}  # fmt: skip
+
 #: Told once how a commit ended: the partition's time in milliseconds, or the error for which it was refused.
 CommitDone = Callable[[int, BaseException | None], None]
 
@@ -68,11 +78,14 @@ def build_batch(
         commits: What to apply, in order.
     """
     keys: list[bytes] = []
-    letters: list[str] = []
+    letters = ["-"] * FIXED_KEYS
     positions: dict[bytes, int] = {}
     words: list[Any] = []
     for commit in commits:
         for operation in commit.operations:
+            fixed = FIXED.get(operation[0])
+            if fixed is not None:
+                letters[fixed[0]] = fixed[1]
             letter = KEYED.get(operation[0])
             if letter is None:
                 words.extend(operation)
@@ -84,14 +97,14 @@ def build_batch(
                 letters.append(letter)
                 position = positions[key] = len(keys) + 6
             elif letter != "-":
-                letters[position - 7] = letter
+                letters[position - 2] = letter
             words.append(operation[0])
             words.append(position)
             words.extend(operation[2:])
     head = ("FCALL", function, 6 + len(keys), space.owner, space.due, space.runnable, space.inbox)
     head += (space.answer_channel, space.undecodable)
-    fixed = (tenure.epoch, tenure.token, number, serial, built_on, "".join(letters))
-    return Batch(number, serial, commits, (*head, *keys, *fixed, *words))
+    stamp = (tenure.epoch, tenure.token, number, serial, built_on, "".join(letters))
+    return Batch(number, serial, commits, (*head, *keys, *stamp, *words))
 
 
 def touches(commit: Commit, key: bytes) -> bool:

@@ -297,7 +297,8 @@ class IdempotencyConflict(CallError):
     """The idempotency key was used before, for another call.
 
     Attributes:
-        fields: Paths of the fields that differ; None when the first arguments are no longer kept.
+        fields: Paths of the fields that differ; None when the first arguments are no longer kept. Empty when all
+            values are the same, and only which fields were left out differs.
     """
 
     code = "idempotency-conflict"

@@ -110,9 +110,10 @@ class Store:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         """Close the connections."""
-        return await self._stack.__aexit__(kind, error, trace)
+        # The task groups below would wrap what the body raised; it is the body's and passes as it is.
+        await self._stack.aclose()
 
     def _space(self, type_name: str, number: int) -> PartitionSpace:
         return PartitionSpace(self.namespace, type_name, number)

@@ -9,7 +9,7 @@ from .keyspace import owners_key, types_key
 from .store import Store
 
 
-async def register_type(store: Store, type_name: str, partitions: int, owner: str = "") -> None:
+async def register_type(store: Store, type_name: str, partitions: int, owner: str) -> None:
     """Write a type's partition count at its first use; it is fixed from then on. Who is in charge may change.
 
     Raises:

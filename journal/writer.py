@@ -165,11 +165,11 @@ class PartitionWriter:
         The batch was not applied and neither was any behind it, so their numbers are free again.
         """
         key = _wrong_key(error)
-        named = [commit for commit in batch.commits if key is not None and touches(commit, key)] or batch.commits
+        named = {commit for commit in batch.commits if key is not None and touches(commit, key)} or set(batch.commits)
         lanes: set[Hashable] = {commit.lane for commit in named if commit.lane is not None}
         everything = [commit for each in self.unanswered for commit in each.commits]
         everything.extend(self.queued)
-        refused = [commit for commit in everything if commit in named or commit.lane in lanes]
+        refused = {commit: None for commit in everything if commit in named or commit.lane in lanes}
         self.unanswered.clear()
         self.resending = False
         self.number = batch.number - 1

@@ -69,7 +69,7 @@ class Answers:
         self._sweep_seconds = sweep_seconds
         self._watches: dict[bytes, Watch] = {}
         self._looks: Wheel[Watch] = Wheel(self._look_again)
-        self._brooms: Wheel[str] = Wheel(self._sweep_channels)
+        self._brooms: Wheel[str] = Wheel(self.sweep_channels)
         self._used_channels: set[bytes] = set()
         self._is_broom_set = False
 
@@ -159,7 +159,7 @@ class Answers:
             self._is_broom_set = True
             self._brooms.add("channels", CHANNEL_IDLE_SECONDS)
 
-    def _sweep_channels(self, what: str) -> None:
+    def sweep_channels(self, what: str) -> None:
         """Give up the channels that were not used since the last time and on which nobody waits."""
         needed = {watch.space.answer_channel for watch in self._watches.values()}
         for channel in self.subscription.wanted - needed - self._used_channels:

@@ -8,10 +8,9 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, overload
 
-from anyio.abc import BlockingPortal
-from anyio.from_thread import start_blocking_portal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from ..journal import reading
+from ..journal.descriptions import InvocationDescription, ObjectDescription
 from ..journal.key import Key
 from ..objects.handler import Handler, NoInput
 from ..objects.settings import Settings
@@ -152,11 +151,11 @@ class BlockingClient:
 
         return BlockingHandle(self._run, self._run(attached))
 
-    def describe(self, invocation_id: str) -> reading.InvocationDescription:
+    def describe(self, invocation_id: str) -> InvocationDescription:
         """Return what is known of one invocation."""
         return self._run(lambda client: client.describe(invocation_id))
 
-    def inspect(self, object_name: str, key: Key | str) -> reading.ObjectDescription:
+    def inspect(self, object_name: str, key: Key | str) -> ObjectDescription:
         """Return an object's state, lane and journal."""
         return self._run(lambda client: client.inspect(object_name, key))
 
@@ -210,7 +209,7 @@ class BlockingHandle(Generic[Output]):
         """Block until the output is there; as `Handle.result`."""
         return self._run(lambda _: self._handle.result(timeout))
 
-    def describe(self) -> reading.InvocationDescription:
+    def describe(self) -> InvocationDescription:
         """Return what is known of the invocation."""
         return self._run(lambda _: self._handle.describe())
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import logging
     import random
     import uuid
+    from datetime import datetime
 
     from ..journal.key import Key
     from .context import ExclusiveContext, ReadingContext
@@ -48,6 +49,18 @@ class BlockingReadingContext(BlockingSharedContext):
     def state_keys(self) -> list[str]:
         """Return the names of the state values."""
         return anyio.from_thread.run(self._ctx.state_keys)
+
+    def time(self) -> datetime:
+        """Return the partition's time."""
+        return anyio.from_thread.run(self._ctx.time)
+
+    def random(self) -> random.Random:
+        """Return random numbers of this invocation's own."""
+        return self._ctx.random()
+
+    def uuid(self) -> uuid.UUID:
+        """Return a random UUID."""
+        return self._ctx.uuid()
 
 
 class BlockingExclusiveContext(BlockingObjectContext):
@@ -98,7 +111,7 @@ class BlockingExclusiveContext(BlockingObjectContext):
         """Take all state values away."""
         anyio.from_thread.run_sync(self._ctx.clear_all)
 
-    def time(self) -> Any:
+    def time(self) -> datetime:
         """Return the time, the same at each replay."""
         return anyio.from_thread.run(self._ctx.time)
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..journal.codec import Undecodable, unpack
 from ..journal.errors import (
     CallError,
     IdempotencyConflict,
@@ -26,6 +27,7 @@ from .endings import accept_in_order, answer, refuse
 from .invocation import Hold, IdempotencyClaim, Invocation
 
 if TYPE_CHECKING:
+    from ..objects.types import Boundary
     from .lane import Lane
     from .partition import Partition
 
@@ -49,7 +51,7 @@ class Claims:
         invocation.idempotency = IdempotencyClaim(
             digest_of(lane.key_text, idempotency_key),
             self._fingerprint(invocation, basis),
-            raw_digest(invocation.handler.name, invocation.payload or b""),
+            raw_digest(f"{invocation.handler.name}\0".encode() + (invocation.payload or b"")),
             now_ms // DAY_MS,
             now_ms,
         )
@@ -65,8 +67,8 @@ class Claims:
         if handler.input is None:
             return fingerprint(handler.name, None)
         if packed is None:
-            raise InvalidInput("argument", "the handler takes an argument and none was given")
-        return fingerprint(handler.name, handler.input.load(packed), handler.input)
+            raise InvalidInput(handler.input.where, "the handler takes an argument and none was given")
+        return fingerprint(handler.name, as_set(handler.input, packed))
 
     def _second(self, lane: Lane, first: Invocation, second: Invocation) -> None:
         """Decide on a key whose first call is in our hands: its acceptance becomes durable before ours is answered."""
@@ -78,7 +80,7 @@ class Claims:
         if is_same(claim.fingerprint, claim.raw_digest, own):
             self._replay(lane.partition, second, first.raw_id, claim.accepted_at_ms)
             return
-        fields = self._differences(first, second, first.payload)
+        fields = self._named(second, first.handler.name, first.payload)
         self._refuse(lane.partition, second, IdempotencyConflict(fields))
 
     def _recall(self, lane: Lane, invocation: Invocation) -> None:
@@ -96,7 +98,7 @@ class Claims:
     def _days(partition: Partition, today: int) -> Sequence[int]:
         """Return the days that may have keys: all of the retention at first, then those that have some."""
         if partition.known_days is None:
-            kept_days = int(partition.settings.tombstone_retention_seconds * 1000 // DAY_MS) + 1
+            kept_days = int(partition.tombstone_retention_ms // DAY_MS) + 1
             partition.known_days = {today - back for back in range(kept_days + 1)}
         asked = sorted(partition.known_days, reverse=True)
         partition.known_days.add(today)
@@ -106,20 +108,23 @@ class Claims:
         if invocation.ended:
             return
         partition = lane.partition
-        if isinstance(found, LinkLost | StoreUnavailable):
-            # The lane stands still with the store; the sweep asks again.
-            partition.recall_again.append(partial(self._recall_again, lane, invocation))
-            return
+        match found:
+            case LinkLost() | StoreUnavailable():
+                # The lane stands still with the store; the sweep asks again.
+                partition.recall_again.append(partial(self._recall_again, lane, invocation))
+            case Recalled():
+                self._decide(partition, invocation, found)
+            case _:
+                self._refuse(partition, invocation, as_call_error(found))
+
+    @staticmethod
+    def _let_go(invocation: Invocation) -> None:
+        """End the hold of an invocation whose key has been decided on: it runs, or it was answered."""
         invocation.hold = None
-        if isinstance(found, Exception):
-            self._refuse(partition, invocation, as_call_error(found))
-        else:
-            self._decide(partition, invocation, found)
         callbacks, invocation.on_recalled = invocation.on_recalled, []
         for callback in callbacks:
             callback()
-        if not lane.busy:
-            partition.host.ready(lane)
+        invocation.lane.partition.host.ready(invocation.lane)
 
     def _recall_again(self, lane: Lane, invocation: Invocation) -> None:
         claim = invocation.idempotency
@@ -136,39 +141,27 @@ class Claims:
             partition.known_days.difference_update(day for day in found.empty_days if day != claim.day)
         entry = found.entry
         if entry is None or entry.invocation == invocation.raw_id:
+            self._let_go(invocation)
             return
         if partition.claims.get(claim.digest) is invocation:
             del partition.claims[claim.digest]
-        is_equal = is_same(entry.fingerprint, entry.raw_digest, claim)
-        done = partial(self._with_result, partition, invocation, entry, is_equal=is_equal)
-        invocation.hold = Hold.RECALLING
-        partition.store.link.submit(("GET", partition.space.result(entry.invocation)), done)
+        if is_same(entry.fingerprint, entry.raw_digest, claim):
+            done = partial(self._with_result, partition, invocation, entry)
+            partition.store.link.submit(("GET", partition.space.result(entry.invocation)), done)
+        else:
+            self._conflict(partition, invocation, entry)
 
     def _with_result(
-        self,
-        partition: Partition,
-        invocation: Invocation,
-        entry: IdempotencyEntry,
-        result: Any,
-        *,
-        is_equal: bool,
+        self, partition: Partition, invocation: Invocation, entry: IdempotencyEntry, result: Any
     ) -> None:
         """Decide on a key that a former call used, once it is known whether its result is still there."""
-        invocation.hold = None
         if isinstance(result, Exception):
             self._refuse(partition, invocation, as_call_error(result))
-        elif not is_equal:
-            self._conflict(partition, invocation, entry)
         elif result is None and entry.outcome != "?":
-            expired = ResultExpired(_ENDED_AS[entry.outcome], invocation_id=partition.invocation_id(entry.invocation))
-            self._refuse(partition, invocation, expired)
+            first_id = partition.invocation_id(entry.invocation)
+            self._refuse(partition, invocation, ResultExpired(_ENDED_AS[entry.outcome], invocation_id=first_id))
         else:
             self._replay(partition, invocation, entry.invocation, entry.accepted_at_ms)
-        callbacks, invocation.on_recalled = invocation.on_recalled, []
-        for callback in callbacks:
-            callback()
-        if not invocation.lane.busy:
-            partition.host.ready(invocation.lane)
 
     def _conflict(self, partition: Partition, invocation: Invocation, entry: IdempotencyEntry) -> None:
         def done(payload: tuple[str, bytes | None] | None) -> None:
@@ -180,10 +173,6 @@ class Claims:
 
         partition.host.find_arguments(partition, invocation.lane.key_text, entry, done)
 
-    def _differences(self, first: Invocation, second: Invocation, packed: bytes | None) -> tuple[str, ...] | None:
-        del packed
-        return self._named(second, first.handler.name, first.payload)
-
     def _named(self, second: Invocation, handler_name: str, packed: bytes | None) -> tuple[str, ...] | None:
         """Return the paths that differ between the first call's arguments and the second's."""
         handler = second.handler
@@ -191,28 +180,31 @@ class Claims:
             return ("handler",)
         if handler.input is None or packed is None or second.payload is None:
             return ("argument",)
+        boundary = handler.input
         try:
-            return differing_fields(handler.input.load(packed), handler.input.load(second.payload))
-        except InvalidInput:
+            first = unpack(as_set(boundary, packed))
+            return differing_fields(first, unpack(as_set(boundary, second.payload)), boundary.where)
+        except (InvalidInput, Undecodable):
             return None
 
     def _replay(self, partition: Partition, second: Invocation, first_id: bytes, first_at_ms: int) -> None:
         outcome = Replayed(first_id, first_at_ms)
         second.ended = True
-        answer(
-            partition,
-            second.raw_id,
-            second.entry,
-            second.client,
-            encode_outcome(outcome),
-            partial(_told, partition, second, outcome),
-        )
+        told = partial(_told, partition, second, outcome)
+        answer(partition, second.raw_id, second.entry, second.client, encode_outcome(outcome), told)
+        self._let_go(second)
 
     def _refuse(self, partition: Partition, second: Invocation, error: CallError) -> None:
         second.ended = True
         if second.entry is not None:
             refuse(partition, second.raw_id, second.entry, second.client, error)
         partition.ended(second, error)
+        self._let_go(second)
+
+
+def as_set(boundary: Boundary[Any], packed: bytes) -> bytes:
+    """Return an argument without the fields that its caller did not set."""
+    return boundary.dump_unset(boundary.load(packed))
 
 
 def is_same(first_fingerprint: bytes, first_raw: bytes, claim: IdempotencyClaim) -> bool:

@@ -11,6 +11,7 @@ import anyio
 
 from ..journal import reading
 from ..journal.codec import Undecodable
+from ..journal.descriptions import InvocationDescription, ObjectDescription
 from ..journal.errors import CallError, CallTimeout
 from ..journal.inbox import comparable
 from ..journal.key import InvocationId, Key, new_invocation_id, parse_id
@@ -88,9 +89,10 @@ class Client:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         """Close the connections; invocations go on."""
-        return await self._stack.__aexit__(kind, error, trace)
+        # The task groups below would wrap what the body raised; it is the body's and passes as it is.
+        await self._stack.aclose()
 
     @overload
     async def call(
@@ -187,9 +189,7 @@ class Client:
         *,
         idempotency_key: str | None = None,
     ) -> Handle[Any]: ...
-    async def send(
-        self, target: Any, key: Key | str, /, *rest: Any, idempotency_key: str | None = None
-    ) -> Handle[Any]:
+    async def send(self, target: Any, key: Key | str, /, *rest: Any, idempotency_key: str | None = None) -> Handle[Any]:
         """Have a handler run and don't wait for it; also while no worker is up.
 
         Returns:
@@ -222,7 +222,7 @@ class Client:
         """
         return Handle(self, parse_id(invocation_id), None if type is None else boundary_of(type))
 
-    async def describe(self, invocation_id: str) -> reading.InvocationDescription:
+    async def describe(self, invocation_id: str) -> InvocationDescription:
         """Return what is known of one invocation.
 
         Raises:
@@ -230,7 +230,7 @@ class Client:
         """
         return await reading.describe(self.store, parse_id(invocation_id))
 
-    async def inspect(self, object_name: str, key: Key | str) -> reading.ObjectDescription:
+    async def inspect(self, object_name: str, key: Key | str) -> ObjectDescription:
         """Return an object's state, lane and journal.
 
         Raises:
@@ -266,7 +266,7 @@ class Client:
         """Return the partition that an invocation id names."""
         return self.store.space(invocation.type_name, invocation.partition)
 
-    async def output_of(self, ended: Ended, invocation: InvocationId, output: Boundary | None) -> Any:
+    async def output_of(self, ended: Ended, invocation: InvocationId, output: Boundary[Any] | None) -> Any:
         """Return the output of an invocation, or raise what its end means.
 
         Raises:
@@ -291,7 +291,8 @@ class Client:
         places = self._places
         space = places.known(order.object_name, order.key_text)
         if space is None:
-            space = await places.learned(order.object_name, order.key_text, order.partitions)
+            declared = (order.partitions or self.settings.partitions) if order.output is not None else None
+            space = await places.learned(order.object_name, order.key_text, declared)
         return space
 
     async def _enter(
@@ -308,9 +309,7 @@ class Client:
                 return await self._read(door, order, raw_id, patience)
             if self.remote.last_entries and not await self._may_enter(door, order):
                 return None
-            future = door.call(
-                order.handler_name, order.key_text, order.payload, order.basis, idempotency_key, raw_id
-            )
+            future = door.call(order.handler_name, order.key_text, order.payload, order.basis, idempotency_key, raw_id)
             return await self.remote.until(future, patience)
         except DoorClosed:
             return None

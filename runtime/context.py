@@ -10,14 +10,15 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ..journal import codec
-from ..journal.errors import Fenced, Suspended
+from ..journal.errors import Fenced, InvalidOutput, Suspended
 from ..journal.records import Record, StepAttemptFailed, StepCompleted, StepFailed
 from ..objects.context import ObjectContext, SharedContext
-from ..objects.types import boundary_of, boundary_of_value
+from ..objects.types import boundary_of
 from .log import InvocationLog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
 
     from ..journal.key import Key
     from .invocation import Invocation
@@ -42,9 +43,18 @@ class ForeignTask(RuntimeError):
 class ReadingContext(SharedContext):
     """What a shared handler gets: durable values, and nothing to write with."""
 
-    __slots__ = ("_invocation_id", "_key", "_log", "_type_name", "_values")
+    __slots__ = ("_invocation_id", "_key", "_now", "_random", "_type_name", "_values")
 
-    def __init__(self, type_name: str, key: Key, values: Mapping[str, bytes], invocation_id: str) -> None:
+    def __init__(
+        self,
+        type_name: str,
+        key: Key,
+        values: Mapping[str, bytes],
+        invocation_id: str,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._now = now
+        self._random: random.Random | None = None
         self._type_name = type_name
         self._key = key
         self._values = values
@@ -70,11 +80,25 @@ class ReadingContext(SharedContext):
         packed = self._values.get(name)
         if packed is None:
             return default
-        return boundary_of(type).load(packed)
+        return boundary_of(type, where=f"state {name}", refusal=InvalidOutput).load(packed)
 
     async def state_keys(self) -> list[str]:
         """Return the names of the durable state values."""
         return sorted(self._values)
+
+    async def time(self) -> datetime:
+        """Return the partition's time."""
+        return self._now()
+
+    def random(self) -> random.Random:
+        """Return random numbers of this invocation's own."""
+        if self._random is None:
+            self._random = random.Random(self._invocation_id)  # noqa: S311
+        return self._random
+
+    def uuid(self) -> uuid.UUID:
+        """Return a random UUID."""
+        return uuid.UUID(int=self.random().getrandbits(128), version=4)
 
 
 def _always() -> bool:
@@ -162,7 +186,7 @@ class ExclusiveContext(ObjectContext):
         packed = self.read(name)
         if packed is None:
             return default
-        return boundary_of(type).load(packed)
+        return boundary_of(type, where=f"state {name}", refusal=InvalidOutput).load(packed)
 
     def read(self, name: str) -> bytes | None:
         """Return a packed state value: own writes first, then what was read the first time, then the lane's."""
@@ -178,9 +202,11 @@ class ExclusiveContext(ObjectContext):
 
     def set(self, name: str, value: Any, type: Any = None) -> None:
         """Write a state value; it becomes durable with the next durable point."""
-        declared = self._lane.partition.virtual_object.state_boundary(name)
-        boundary = boundary_of(type) if type is not None else declared or boundary_of_value(value)
-        packed = boundary.dump(value, path=f"state {name}")
+        boundary = self._lane.partition.virtual_object.state.get(name)
+        if boundary is None:
+            form = _form_of(value) if type is None else type
+            boundary = boundary_of(form, where=f"state {name}", refusal=InvalidOutput)
+        packed = boundary.dump(value)
         self._steps.check_size(f"state {name}", packed)
         self.writes[name] = packed
 
@@ -207,7 +233,7 @@ class ExclusiveContext(ObjectContext):
         self._notes.append(codec.pack(names))
         return names
 
-    async def time(self) -> Any:
+    async def time(self) -> datetime:
         """Return the time, the same at each replay."""
         recorded = self._noted()
         if recorded is not None:
@@ -279,6 +305,11 @@ class ExclusiveContext(ObjectContext):
     def carried(self) -> tuple[dict[str, bytes | None], tuple[bytes, ...]]:
         """Return the reads and notes that the next record has to carry."""
         return self._reads, tuple(self._notes)
+
+
+def _form_of(value: object) -> Any:
+    """Return the type by which an undeclared value is written: its own, or plain data for what holds others."""
+    return Any if isinstance(value, dict | list | tuple | set | frozenset) else type(value)
 
 
 def steps_of(records: list[Record]) -> list[Record]:

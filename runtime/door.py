@@ -21,14 +21,10 @@ class LocalDoor(Protocol):
         ...
 
     def is_shared(self, handler_name: str) -> bool:
-        """Return whether a handler only reads, so that `read` serves it.
-
-        Raises:
-            UnknownHandler: The type has none of this name.
-        """
+        """Return whether a handler only reads, so that `read` serves it; an unknown one does not."""
         ...
 
-    def call(  # noqa: PLR0917 - the hot path of a call in the owner's process
+    def call(
         self,
         handler_name: str,
         key: str,
@@ -36,6 +32,7 @@ class LocalDoor(Protocol):
         basis: bytes | None,
         idempotency_key: str | None,
         raw_id: bytes,
+        /,
     ) -> asyncio.Future[Outcome]:
         """Take a call in.
 
@@ -47,7 +44,7 @@ class LocalDoor(Protocol):
         """
         ...
 
-    async def read(self, handler_name: str, key: str, payload: bytes | None, raw_id: bytes) -> Outcome:
+    async def read(self, handler_name: str, key: str, payload: bytes | None, raw_id: bytes, /) -> Outcome:
         """Run a shared handler in the caller's own task.
 
         Raises:

@@ -9,6 +9,7 @@ from ..journal.key import Key, partition_of
 from .assignment import PartitionId
 from .door import DoorClosed
 from .intake import find_handler
+from .ownership import Ownership, partitions_of
 from .partition import Phase
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
     from ..journal.outcomes import Outcome
     from ..objects.app import App
+    from ..objects.settings import Settings
     from .intake import Intake
-    from .ownership import Ownership
     from .partition import Partition
     from .reads import Reads
 
@@ -94,13 +95,15 @@ class Doors:
 
     Args:
         app: What this process hosts.
+        settings: The effective settings.
         ownership: The partitions that it holds.
         intake: Takes calls in.
         reads: Serves shared handlers.
     """
 
-    def __init__(self, app: App, ownership: Ownership, intake: Intake, reads: Reads) -> None:
+    def __init__(self, app: App, settings: Settings, ownership: Ownership, intake: Intake, reads: Reads) -> None:
         self._app = app
+        self._settings = settings
         self._ownership = ownership
         self._intake = intake
         self._reads = reads
@@ -109,7 +112,7 @@ class Doors:
 
     def _number_of(self, object_name: str, key_text: str) -> int:
         Key.parse(key_text)
-        return partition_of(key_text, self._app.objects[object_name].partitions)
+        return partition_of(key_text, self._count(object_name))
 
     def route(self, object_name: str, key_text: str) -> PartitionDoor | None:
         """Return the door of the partition that holds a key; None where it is owned elsewhere, or not open yet."""
@@ -120,8 +123,10 @@ class Doors:
 
     def partitions(self, object_name: str) -> int | None:
         """Return how many partitions a hosted type has; None for one that is not hosted here."""
-        hosted = self._app.objects.get(object_name)
-        return None if hosted is None else hosted.partitions
+        return self._count(object_name) if object_name in self._app.objects else None
+
+    def _count(self, object_name: str) -> int:
+        return partitions_of(self._app.objects[object_name], self._settings)
 
     def open(self, partition: Partition) -> None:
         """Open a partition's door."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..journal import codec, operations
 from ..journal.batch import Commit, CommitDone, Operation
-from ..journal.errors import CallError, Fenced, KeylaneError, TerminalError, code_of, fields_of
+from ..journal.errors import CallError, Fenced, KeylaneError, StepFailed, TerminalError, code_of, fields_of
 from ..journal.operations import Delta, StateChange
 from ..journal.outcomes import (
     Failure,
@@ -52,7 +52,7 @@ def _nothing(now_ms: int, error: BaseException | None) -> None:
 def failure_of(error: BaseException) -> Failure:
     """Return an exception as it is written down."""
     text = "".join(traceback.format_exception(error))
-    details = getattr(error, "details", None)
+    details = _details(error)
     return Failure(
         type_name=f"{type(error).__module__}.{type(error).__qualname__}",
         message=error.message if isinstance(error, KeylaneError) else str(error),
@@ -60,6 +60,12 @@ def failure_of(error: BaseException) -> Failure:
         details=None if details is None else _packed_details(details),
         traceback=text[-TRACEBACK_LIMIT_CHARACTERS:],
     )
+
+
+def _details(error: BaseException) -> object:
+    if isinstance(error, StepFailed):
+        return {"name": error.name, "attempts": error.attempts, "error": error.error}
+    return getattr(error, "details", None)
 
 
 def _code(error: BaseException) -> str:
@@ -83,7 +89,11 @@ def _packed_details(details: object) -> bytes:
 def terminal_error(failure: Failure) -> TerminalError:
     """Return the error that a recorded failure stands for, the same at each replay."""
     details = None if failure.details is None else codec.unpack(failure.details)
-    return TerminalError(failure.message, code=failure.code, details=details)
+    match failure.code, details:
+        case StepFailed.code, {"name": str() as name, "attempts": int() as attempts, "error": str() as error}:
+            return StepFailed(name, attempts, error)
+        case _:
+            return TerminalError(failure.message, code=failure.code, details=details)
 
 
 def record(invocation: Invocation, fact: Record) -> None:
@@ -151,7 +161,7 @@ def _claim_writes(partition: Partition, invocation: Invocation, mark: OutcomeMar
     writes = [operations.remember(partition.space, claim.day, claim.digest, entry)]
     if claim.day not in partition.expiring_days:
         partition.expiring_days.add(claim.day)
-        kept_ms = int(partition.settings.tombstone_retention_seconds * 1000) + DAY_MS
+        kept_ms = partition.tombstone_retention_ms + DAY_MS
         writes.append(operations.forget_day(partition.space, claim.day, kept_ms))
     return writes
 

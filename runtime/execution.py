@@ -54,7 +54,7 @@ class Execution:
     """
 
     def __init__(self, settings: Settings, timers: Timers, limiter: anyio.CapacityLimiter) -> None:
-        self._settings = settings
+        self._retry = settings.retry
         self._timers = timers
         self._limiter = limiter
         self._random = random.Random()  # noqa: S311
@@ -159,20 +159,20 @@ class Execution:
         if ctx.ended_by is not None:
             self._unwound(lane, invocation, ctx)
             return
-        policy: RetryPolicy = invocation.handler.retry or lane.partition.virtual_object.retry or self._settings.retry
+        policy = invocation.handler.retry or self._retry
         attempt = invocation.attempts + 1
         try:
-            if attempt >= policy.attempts:
+            if policy.is_spent(attempt):
                 await self._spent(lane, invocation, policy, attempt, error)
                 return
             wanted = error.retry_after if isinstance(error, RetryableError) else None
-            delay_seconds = policy.delay_seconds(attempt, self._random, wanted)
+            delay = policy.delay(attempt, self._random.random, retry_after=wanted)
             logger.info("%s failed, attempt %d: %r", ctx.invocation_id, attempt, error)
-            await retry_later(lane, invocation, error, delay_seconds)
+            await retry_later(lane, invocation, error, delay.total_seconds())
         except Exception as refused:  # noqa: BLE001, the lane runs it again from its journal
             logger.info("%s: its failed attempt was not recorded: %s", ctx.invocation_id, refused)
             return
-        self._hold_until_due(lane, invocation, int(delay_seconds * 1000))
+        self._hold_until_due(lane, invocation, int(delay.total_seconds() * 1000))
 
     def _hold_until_due(self, lane: Lane, invocation: Invocation, delay_ms: int) -> None:
         invocation.hold = Hold.RETRYING

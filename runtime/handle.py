@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, assert_never
 
 from ..journal.codec import unpack
+from ..journal.descriptions import InvocationDescription
 from ..journal.errors import (
     CallError,
     InternalError,
@@ -58,7 +59,7 @@ class Handle(Generic[Output]):
     __slots__ = ("_client", "_entry", "_invocation", "_output")
 
     def __init__(
-        self, client: Client, invocation: InvocationId, output: Boundary | None, entry: bytes | None = None
+        self, client: Client, invocation: InvocationId, output: Boundary[Any] | None, entry: bytes | None = None
     ) -> None:
         self._client = client
         self._invocation = invocation
@@ -91,7 +92,7 @@ class Handle(Generic[Output]):
             case Replayed(first_at_ms=first_at_ms):
                 return Verdict(replayed=True, first_at=_moment(first_at_ms))
             case Refused():
-                raise_refused(ended, self.id)
+                raise refusal_of(ended, self.id)
             case _:
                 return Verdict(replayed=False, first_at=self._taken_in_at())
 
@@ -109,7 +110,7 @@ class Handle(Generic[Output]):
         ended = await remote.end_of(space, self._invocation.raw, Patience(seconds_of(timeout)))
         return await self._client.output_of(ended, self._invocation, self._output)
 
-    async def describe(self) -> Any:
+    async def describe(self) -> InvocationDescription:
         """Return what is known of the invocation."""
         return await self._client.describe(self.id)
 
@@ -128,7 +129,7 @@ def _moment(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, tz=UTC)
 
 
-def value_of(ended: Ended, output: Boundary | None, invocation_id: str, owner: str) -> Any:
+def value_of(ended: Ended, output: Boundary[Any] | None, invocation_id: str, owner: str) -> Any:
     """Return the output of an invocation, or raise what its end means to its caller.
 
     Args:
@@ -148,7 +149,7 @@ def value_of(ended: Ended, output: Boundary | None, invocation_id: str, owner: s
         case Rejected(failure=failure):
             raise _failed(failure, invocation_id)
         case Refused():
-            raise_refused(ended, invocation_id)
+            raise refusal_of(ended, invocation_id)
         case Paused():
             raise InvocationPaused(ended.reason.value, owner, ended.detail, invocation_id=invocation_id)
         case Replayed():
@@ -162,15 +163,9 @@ def _failed(failure: Failure, invocation_id: str) -> InvocationFailed:
     return InvocationFailed(failure.message, failure.code, details, invocation_id=invocation_id)
 
 
-def raise_refused(refused: Refused, invocation_id: str) -> NoReturn:
-    """Raise the error for which an invocation never ran.
-
-    Raises:
-        CallError: In any case.
-    """
-    error: KeylaneError = error_from(refused.code, refused.message, unpack(refused.fields))
+def refusal_of(refused: Refused, invocation_id: str) -> KeylaneError:
+    """Return the error for which an invocation never ran."""
+    error = error_from(refused.code, refused.message, unpack(refused.fields))
     if isinstance(error, CallError) and error.invocation_id is None:
         error.invocation_id = invocation_id
-    raise error
-
-
+    return error

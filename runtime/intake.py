@@ -118,7 +118,7 @@ class Intake:
         idempotency_key: str | None,
     ) -> None:
         lane = invocation.lane = partition.lane(key_text)
-        if len(lane.queue) >= partition.virtual_object.backlog:
+        if len(lane.queue) >= partition.backlog:
             raise Overloaded(BACKLOG_RETRY_SECONDS)
         if len(partition.open) >= self._calls_max:
             raise Overloaded(WORKER_RETRY_SECONDS, "this worker has as many calls in hand as it may")

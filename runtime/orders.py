@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from ..journal.errors import PayloadTooLarge
+from ..journal.errors import CallError, PayloadTooLarge
 from ..journal.key import Key
 from ..journal.requests import Request, RequestKind
 from ..objects.handler import Handler
-from ..objects.types import Boundary, boundary_of_value
+from ..objects.types import Boundary, boundary_of
+
+_BY_VALUE: Final = boundary_of(Any, where="argument")
 
 
 class Order:
@@ -28,7 +30,7 @@ class Order:
         self.key_text = key_text
         self.payload: bytes | None = None
         self.basis: bytes | None = None
-        self.output: Boundary | None = None
+        self.output: Boundary[Any] | None = None
         self.partitions: int | None = None
         self.shared = False
 
@@ -69,6 +71,7 @@ def order_of(
 
     Raises:
         TypeError: There is an argument too many or too few.
+        CallError: The handler is private.
         InvalidKey: The key is none.
         InvalidInput: The argument does not fit the handler.
         PayloadTooLarge: The argument is too large.
@@ -87,12 +90,15 @@ def order_of(
 def _by_reference(
     handler: Handler[Any, Any], key_text: str, rest: tuple[Any, ...], *, has_idempotency_key: bool
 ) -> Order:
+    if handler.is_private:
+        raise CallError(f"{handler} is private: only other handlers may call it")
     boundary = handler.input
     if len(rest) != (boundary is not None):
         wanted = "no argument" if boundary is None else "one argument"
-        raise TypeError(f"{handler.object_name}.{handler.name} takes {wanted} behind the key, not {len(rest)}")
+        raise TypeError(f"{handler} takes {wanted} behind the key, not {len(rest)}")
     order = Order(handler.object_name, handler.name, key_text)
     order.output = handler.output
+    order.partitions = handler.partitions
     order.shared = handler.kind == "shared"
     if boundary is not None:
         order.payload = boundary.dump(rest[0])
@@ -108,7 +114,7 @@ def _by_name(object_name: str, key_text: str, rest: tuple[Any, ...]) -> Order:
             return Order(object_name, handler_name, key_text)
         case (str() as handler_name, argument):
             order = Order(object_name, handler_name, key_text)
-            order.payload = boundary_of_value(argument).dump(argument)
+            order.payload = _BY_VALUE.dump(argument)
             return order
         case _:
             raise TypeError("by name: the object type, the key, the handler's name and at most one argument")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import anyio
 
 from ..journal.errors import KeylaneError, SchemaMismatch, StoreError, StoreUnavailable, WrongKeyType
 from ..journal.leases import acquire, announce, observe, release, withdraw, withdraw_dead
-from ..journal.tenure import Acquired, Announcement, Observation
+from ..journal.tenure import Acquired, Announcement, Observation, lease_clock
 from ..journal.types_registry import register_type
 from .assignment import PartitionId, desired
 from .liveness import LeaseWatch, Neighbours, Verdict
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ..journal.store import Store
     from ..objects.app import App
     from ..objects.settings import Settings
+    from ..objects.virtual_object import VirtualObject
     from .errands import Errands
     from .lease_thread import HeldLease, LeaseThread
     from .presence import Presence
@@ -29,9 +31,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("keylane.ownership")
 
 #: A lease is looked at so often within its length, so that a take-over follows soon after its end.
-LOOKS_PER_LEASE = 6
+LOOKS_PER_LEASE = 12
 #: How often a hand-over looks whether what runs has ended.
 QUIET_CHECK_SECONDS = 0.01
+
+
+def partitions_of(virtual_object: VirtualObject, settings: Settings) -> int:
+    """Return how many partitions a type has: its own number, else the deployment's."""
+    return virtual_object.partitions or settings.partitions
 
 
 class Ownership:
@@ -75,9 +82,12 @@ class Ownership:
         self._watches: dict[PartitionId, LeaseWatch] = {}
         self._held: dict[PartitionId, tuple[Partition, HeldLease]] = {}
         self._counter = 0
+        self._announce_at = -math.inf
         self._draining = False
         self._all = [
-            PartitionId(each.name, number) for each in app.objects.values() for number in range(each.partitions)
+            PartitionId(each.name, number)
+            for each in app.objects.values()
+            for number in range(partitions_of(each, settings))
         ]
         self.opened = anyio.Event()
 
@@ -98,11 +108,10 @@ class Ownership:
             SchemaMismatch: The namespace has another count.
         """
         for each in self._app.objects.values():
-            await register_type(self._store, each.name, each.partitions)
+            await register_type(self._store, each.name, partitions_of(each, self._settings), each.owner)
 
     async def run(self) -> None:
         """Look around, take and hand over, until cancelled."""
-        pause = min(self._settings.renewal_seconds, self._settings.lease_seconds / LOOKS_PER_LEASE)
         while True:
             try:
                 await self._look_around()
@@ -110,15 +119,42 @@ class Ownership:
                 logger.info("the registry is not readable now: %s", error)
             except StoreError:
                 logger.exception("ownership can't go on as it is")
-            await anyio.sleep(pause)
+            await anyio.sleep(self._settings.lease_seconds / LOOKS_PER_LEASE)
 
     async def _look_around(self) -> None:
-        await self._announce()
-        wanted = desired(self._presence.worker, self._neighbours.live, self._all)
+        if lease_clock() >= self._announce_at:
+            await self._announce()
+        verdicts = await self._observe()
+        wanted = self._wanted()
         for identity in [each for each in self._held if each not in wanted]:
             self._begin_hand_over(identity)
-        await self._take(sorted(identity for identity in wanted if identity not in self._held))
+        for identity in sorted(wanted):
+            if identity in verdicts and not self._draining:
+                await self._acquire(identity, *verdicts[identity])
         self.opened.set()
+
+    def _wanted(self) -> frozenset[PartitionId]:
+        return desired(self._presence.worker, self._neighbours.live, self._all)
+
+    async def _observe(self) -> dict[PartitionId, tuple[Observation, Verdict]]:
+        """Return the partitions that may be taken; all are watched, so that a dead holder is noticed once for all."""
+        missing = [identity for identity in self._all if identity not in self._held]
+        poll = await observe(self._store, [self._store.space(each.type_name, each.number) for each in missing])
+        found: dict[PartitionId, tuple[Observation, Verdict]] = {}
+        for identity, seen in zip(missing, poll.seen, strict=True):
+            if isinstance(seen, StoreError):
+                logger.error("%s %d can't be owned: %s", identity.type_name, identity.number, seen)
+                continue
+            watch = self._watches.setdefault(identity, LeaseWatch(self._settings.lease_seconds))
+            verdict = watch.poll(seen, sent_at=poll.sent_at, answered_at=poll.answered_at)
+            if verdict is Verdict.HELD and self._presence.same_machine_dead(seen.machine, seen.worker):
+                verdict = Verdict.EXPIRED
+            if verdict is not Verdict.HELD:
+                found[identity] = (seen, verdict)
+        silent = {seen.worker for seen, verdict in found.values() if verdict is Verdict.EXPIRED}
+        if silent:
+            self._neighbours.bury(silent)
+        return found
 
     async def _announce(self) -> None:
         self._counter += 1
@@ -129,6 +165,7 @@ class Ownership:
             self._store.library.name,
             self._draining,
         )
+        self._announce_at = lease_clock() + self._settings.renewal_seconds
         seen = await announce(self._store, self._presence.worker, announcement)
         self._neighbours.poll(seen.announcements, sent_at=seen.sent_at, answered_at=seen.answered_at)
         dead = [
@@ -140,20 +177,6 @@ class Ownership:
             self._neighbours.bury(dead)
         await withdraw_dead(self._store, self._neighbours.forgettable())
 
-    async def _take(self, missing: list[PartitionId]) -> None:
-        if not missing or self._draining:
-            return
-        spaces = [self._store.space(each.type_name, each.number) for each in missing]
-        poll = await observe(self._store, spaces)
-        for identity, seen in zip(missing, poll.seen, strict=True):
-            if isinstance(seen, StoreError):
-                logger.error("%s can't be owned: %s", identity, seen)
-                continue
-            watch = self._watches.setdefault(identity, LeaseWatch(self._settings.lease_seconds))
-            verdict = watch.poll(seen, sent_at=poll.sent_at, answered_at=poll.answered_at)
-            if verdict is not Verdict.HELD or self._presence.same_machine_dead(seen.machine, seen.worker):
-                await self._acquire(identity, seen, verdict)
-
     async def _acquire(self, identity: PartitionId, seen: Observation, verdict: Verdict) -> None:
         space = self._store.space(identity.type_name, identity.number)
         try:
@@ -161,7 +184,7 @@ class Ownership:
                 self._store,
                 space,
                 seen,
-                partitions=self._app.objects[identity.type_name].partitions,
+                partitions=partitions_of(self._app.objects[identity.type_name], self._settings),
                 worker=self._presence.worker,
                 machine=self._presence.machine,
                 patience_seconds=self._settings.lease_seconds,

@@ -123,6 +123,8 @@ class Partition:
         self.serving: set[bytes] = set()
         self.result_retention_ms = int(settings.result_retention_seconds * 1000)
         self.history_retention_ms = self.result_retention_ms
+        self.tombstone_retention_ms = settings.tombstone_retention_days * 86_400_000
+        self.backlog = virtual_object.backlog or settings.backlog_per_key
         self._ended: dict[bytes, float] = {}
         self._time_ms = now_ms
         self._time_seen_at = time.monotonic()

@@ -7,8 +7,8 @@ from typing import Final
 from ..journal.errors import UnknownObject
 from ..journal.key import Key, partition_of
 from ..journal.keyspace import PartitionSpace
-from ..journal.types_registry import read_owner, read_types
 from ..journal.store import Store
+from ..journal.types_registry import read_owner, read_types
 from .door import LocalRoutes
 
 #: Keys whose partition is remembered; beyond it all are forgotten and found again.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +75,7 @@ class Reads:
         else:
             key = Key.parse(key_text)
             values = await self._values(partition, space, key_text)
-        ctx = ReadingContext(space.type_name, key, values, format_id(space.type_name, space.number, raw_id))
+        ctx = ReadingContext(space.type_name, key, values, format_id(space.type_name, space.number, raw_id), partial(_now, partition))
         arguments: tuple[Any, ...] = ()
         if handler.input is not None:
             if payload is None:
@@ -128,6 +130,11 @@ class Reads:
                 answer(partition, request.invocation, serving.entry, request.client, encoded)
         finally:
             partition.serving.discard(request.invocation)
+
+
+def _now(partition: Partition | None) -> datetime:
+    seconds = time.time() if partition is None else partition.now_ms() / 1000
+    return datetime.fromtimestamp(seconds, tz=UTC)
 
 
 class Serving:

@@ -13,7 +13,7 @@ from ..journal.errors import StoreError
 from ..journal.safety import Durability, Replicated, advice, check, promise, read_facts
 from ..journal.store import Store
 from ..journal.urls import EmbeddedAddress, parse_store_url
-from ..objects.app import App
+from ..objects.app import App, app_of
 from ..objects.settings import Settings
 from ..objects.virtual_object import VirtualObject
 from .client import Client
@@ -46,7 +46,7 @@ class Runtime:
 
     def __init__(
         self,
-        app: App | Sequence[VirtualObject],
+        app: App | VirtualObject | Sequence[VirtualObject],
         *,
         store: str | None = None,
         namespace: str = "keylane",
@@ -57,8 +57,8 @@ class Runtime:
     ) -> None:
         if isinstance(durability, Replicated):
             raise StoreError('durability=Replicated(n) is not supported yet: use "fsync" or "server"')
-        self.app = app if isinstance(app, App) else App(app)
-        self.settings = settings or self.app.settings or Settings()
+        self.app = app_of(app, settings=settings)
+        self.settings = self.app.settings
         self.namespace = namespace
         self._address = store or self.settings.redis_url or "embedded:"
         self._durability: Durability = durability
@@ -126,7 +126,8 @@ class Runtime:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         """Hand the partitions over, close the connections, and stop an embedded store that this process started."""
         self._client = self._worker = None
-        return await self._stack.__aexit__(kind, error, trace)
+        # The task groups below would wrap what the body raised; it is the body's and passes as it is.
+        await self._stack.aclose()

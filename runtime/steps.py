@@ -27,7 +27,8 @@ from ..journal.errors import (
 )
 from ..journal.records import PauseReason, Record, StepAttemptFailed, StepCompleted, StepFailed
 from ..objects.policies import RetryPolicy
-from ..objects.types import boundary_of_action
+from ..objects.signature import result_boundary
+from ..objects.types import boundary_of
 from .endings import accept_in_order, acceptance, failure_of, pause, record, state_change, terminal_error
 from .frames import caller_line
 
@@ -53,7 +54,7 @@ class StepPlan:
     index: int
     action: Callable[..., Any]
     arguments: tuple[Any, ...]
-    boundary: Boundary
+    boundary: Boundary[Any]
     retry: RetryPolicy
     timeout: timedelta | None
     on_exhausted: Literal["pause", "raise"]
@@ -74,6 +75,7 @@ class Steps:
         self._slots = slots
         self._timers = timers
         self._limiter = limiter
+        self._retry = settings.retry
         self._random = random.Random()  # noqa: S311
 
     def now(self, partition: Partition) -> datetime:
@@ -126,17 +128,22 @@ class Steps:
     ) -> StepPlan:
         index = ctx.index
         ctx.index += 1
-        declared = lane.partition.virtual_object
         return StepPlan(
             name,
             index,
             action,
             arguments,
-            boundary_of_action(action, options.get("type")),
-            options.get("retry") or declared.step_retry or self._settings.retry,
+            self._boundary(action, name, options.get("type")),
+            options.get("retry") or self._retry,
             options.get("timeout"),
             options.get("on_exhausted", "pause"),
         )
+
+    @staticmethod
+    def _boundary(action: Callable[..., Any], name: str, form: Any) -> Boundary[Any]:
+        if form is not None:
+            return boundary_of(form, where=f"step {name}", refusal=InvalidOutput)
+        return result_boundary(action, name)
 
     async def _recorded(
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
@@ -200,7 +207,7 @@ class Steps:
             except TerminalError as error:
                 return await self._write(ctx, lane, invocation, self._failed(ctx, plan, error))
             except Exception as error:  # noqa: BLE001, whatever a step raises is retried
-                if attempt >= plan.retry.attempts:
+                if plan.retry.is_spent(attempt):
                     return await self._exhausted(ctx, lane, invocation, plan, attempt, error)
                 await self._wait(ctx, lane, invocation, plan, attempt, error)
             else:
@@ -215,7 +222,7 @@ class Steps:
             with anyio.fail_after(plan.timeout.total_seconds()):
                 value = await self._call(plan)
         try:
-            packed = plan.boundary.dump(value, path=f"step {plan.name}")
+            packed = plan.boundary.dump(value)
             self.check_size(f"step {plan.name}", packed)
         except (InvalidOutput, PayloadTooLarge) as error:
             # Running it again would give the same kind of value, and perhaps the outside action twice.
@@ -282,8 +289,8 @@ class Steps:
     ) -> None:
         """Record a failed attempt and wait until the next is due; the slot serves others meanwhile."""
         wanted = error.retry_after if isinstance(error, RetryableError) else None
-        delay_seconds = plan.retry.delay_seconds(attempt, self._random, wanted)
-        delay_ms = max(int(delay_seconds * 1000), 1)
+        delay = plan.retry.delay(attempt, self._random.random, retry_after=wanted)
+        delay_ms = max(int(delay.total_seconds() * 1000), 1)
         reads, notes = ctx.carried()
         fact = StepAttemptFailed(plan.index, plan.name, attempt, failure_of(error), delay_ms, reads, notes)
         await self._record(ctx, lane, invocation, fact, [operations.schedule(invocation.raw_id, delay_ms)])

@@ -90,7 +90,7 @@ class Worker:
             recover=self._recover,
             suspend=self._timers.suspend,
         )
-        self.doors = Doors(app, self._ownership, self._intake, self._reads)
+        self.doors = Doors(app, settings, self._ownership, self._intake, self._reads)
         self._slots: Slots[Lane]
 
     @property
@@ -149,11 +149,12 @@ class Worker:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         """Hand everything over and stop."""
         with anyio.CancelScope(shield=True):
             await self._ownership.drain()
-        return await self._stack.__aexit__(kind, error, trace)
+        # The task groups below would wrap what the body raised; it is the body's and passes as it is.
+        await self._stack.aclose()
 
     def ready(self, lane: Lane) -> None:
         """Give a lane to a slot, if it has something to run and none has it yet."""

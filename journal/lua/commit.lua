@@ -3,7 +3,8 @@
 -- KEYS  1 owner · 2 due · 3 runnable · 4 inbox · 5 answer channel · 6 undecodable · 7… the streams, lists, results and
 --       hashes that the operations name by position
 -- ARGV  1 epoch · 2 token · 3 batch number · 4 serial · 5 serial of the batch that this one is built on, 0 for the first
---       6 a letter for the type of each key from 7 on: s stream, l list, h hash, - whatever is there
+--       6 a letter for the type of each key from 2 on: s stream, l list, h hash, z sorted set, t set, - not written, or
+--       whatever is there
 --       7… operations, each a letter and its fixed arguments:
 --         a k n f v …    append to stream k an entry of n strings (fields and values)
 --         s k value ms   set result k, kept for ms
@@ -73,16 +74,12 @@ local function answered_before(owner, number, serial)
   return tonumber(kept_time)
 end
 
-local FIXED = {[2] = 'zset', [3] = 'set', [4] = 'stream', [6] = 'stream'}
-local LETTERS = {s = 'stream', l = 'list', h = 'hash'}
+local TYPES = {s = 'stream', l = 'list', h = 'hash', z = 'zset', t = 'set'}
 
 local function mistyped(keys, letters)
-  for position, wanted in pairs(FIXED) do
-    if wrong_type(keys[position], wanted) then return keys[position] end
-  end
   for position = 1, #letters do
-    local wanted = LETTERS[string.sub(letters, position, position)]
-    if wanted and wrong_type(keys[6 + position], wanted) then return keys[6 + position] end
+    local wanted = TYPES[string.sub(letters, position, position)]
+    if wanted and wrong_type(keys[1 + position], wanted) then return keys[1 + position] end
   end
 end
 

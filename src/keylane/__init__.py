@@ -3,4 +3,101 @@
 Everything a user writes against is imported from here; the modules behind it are internal.
 """
 
-__all__: list[str] = []
+from .journal.errors import (
+    CallError,
+    CallTimeout,
+    Deadlock,
+    Draining,
+    EffectRejected,
+    Fenced,
+    IdempotencyConflict,
+    InternalError,
+    InvalidInput,
+    InvalidKey,
+    InvalidOutput,
+    InvocationCancelled,
+    InvocationFailed,
+    InvocationPaused,
+    KeylaneError,
+    Overloaded,
+    PayloadTooLarge,
+    RegistrationError,
+    ResultExpired,
+    RetryableError,
+    SchemaMismatch,
+    StepFailed,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    Superseded,
+    Suspended,
+    TerminalError,
+    UnknownHandler,
+    UnknownObject,
+    UnsafeStore,
+    WrongKeyType,
+)
+from .journal.key import Key
+from .journal.safety import Replicated
+from .objects.app import App
+from .objects.context import BlockingObjectContext, BlockingSharedContext, ObjectContext, SharedContext
+from .objects.handler import Handler, NoInput
+from .objects.policies import RetryPolicy
+from .objects.settings import Settings
+from .objects.virtual_object import VirtualObject
+from .runtime.blocking import BlockingClient
+from .runtime.client import Client
+from .runtime.handle import Handle, Verdict
+from .runtime.runtime import Runtime
+
+__all__ = [
+    "App",
+    "BlockingClient",
+    "BlockingObjectContext",
+    "BlockingSharedContext",
+    "CallError",
+    "CallTimeout",
+    "Client",
+    "Deadlock",
+    "Draining",
+    "EffectRejected",
+    "Fenced",
+    "Handle",
+    "Handler",
+    "IdempotencyConflict",
+    "InternalError",
+    "InvalidInput",
+    "InvalidKey",
+    "InvalidOutput",
+    "InvocationCancelled",
+    "InvocationFailed",
+    "InvocationPaused",
+    "Key",
+    "KeylaneError",
+    "NoInput",
+    "ObjectContext",
+    "Overloaded",
+    "PayloadTooLarge",
+    "RegistrationError",
+    "Replicated",
+    "ResultExpired",
+    "RetryPolicy",
+    "RetryableError",
+    "Runtime",
+    "SchemaMismatch",
+    "Settings",
+    "SharedContext",
+    "StepFailed",
+    "StoreError",
+    "StoreFull",
+    "StoreUnavailable",
+    "Superseded",
+    "Suspended",
+    "TerminalError",
+    "UnknownHandler",
+    "UnknownObject",
+    "UnsafeStore",
+    "Verdict",
+    "VirtualObject",
+    "WrongKeyType",
+]

@@ -21,6 +21,9 @@ from keylane.journal import embedded
 from keylane.journal.embedded import EmbeddedStore, FileLock, Part, bundled_binary, find_endpoint
 from keylane.journal.endpoint import Endpoint, read_endpoint, sight, usual_socket, write_endpoint
 from keylane.journal.errors import StoreError, StoreUnavailable
+from keylane.journal.safety import parse_config
+
+pytestmark = pytest.mark.anyio
 
 HOLDER = Path(__file__).with_name("embedded_holder.py")
 POLL_SECONDS = 0.005
@@ -110,7 +113,7 @@ async def test_a_started_server_keeps_what_was_written_when_it_is_opened_again(f
 async def test_the_server_runs_with_the_settings_that_the_promise_needs(folder: Path) -> None:
     """One fsync before each answer, no eviction, no snapshots, small stream nodes, no port."""
     async with EmbeddedStore(folder) as store:
-        settings = {name.decode(): value.decode() for name, value in ask(store.url, "CONFIG", "GET", "*").items()}
+        settings = parse_config(ask(store.url, "CONFIG", "GET", "*"))
 
     expected = {
         "appendonly": "yes",
@@ -428,6 +431,14 @@ def test_find_endpoint_starts_nothing(folder: Path) -> None:
     """Looking for a store leaves no trace."""
     assert find_endpoint(folder) is None
     assert not folder.exists()
+
+
+async def test_an_endpoint_that_names_another_process_than_the_answering_one_is_not_live(folder: Path) -> None:
+    """Whoever took the socket's place is not the server that was announced."""
+    async with EmbeddedStore(folder):
+        write_endpoint(folder, Endpoint(usual_socket(folder), os.getpid()))
+
+        assert find_endpoint(folder) is None
 
 
 def test_a_socket_that_accepts_but_never_answers_counts_as_no_server(

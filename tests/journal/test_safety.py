@@ -28,6 +28,8 @@ from keylane.journal.safety import (
     read_facts,
 )
 
+pytestmark = pytest.mark.anyio
+
 GOOD = ServerFacts(
     name="Valkey",
     version="9.1.2",

@@ -83,6 +83,8 @@ MISTAKES = [
     ("redis://h1,h2", "redis\\+cluster"),
     ("rediss://host?ssl_cert_reqs=maybe", "ssl_cert_reqs"),
     ("rediss://host?ssl_check_hostname=maybe", "ssl_check_hostname"),
+    ("redis://me:1/2@host", "percent-encoded"),
+    ("redis://me:1?db=2@host", "percent-encoded"),
     ("unix://run/redis.sock", "three slashes"),
     ("unix://", "path of the socket"),
     ("redis+cluster://", "no host"),

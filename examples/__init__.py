@@ -1,0 +1,1 @@
+"""Services to read and to copy from."""

@@ -1,0 +1,6 @@
+"""Start the payment service."""
+
+from .server import main
+
+if __name__ == "__main__":
+    main()

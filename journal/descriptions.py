@@ -1,0 +1,336 @@
+"""What a reader is told of an invocation and of an object: facts for people and programs, read at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from .outcomes import Failure
+from .records import PauseReason
+from .requests import RequestKind
+from .transitions import Status
+
+
+class Place(StrEnum):
+    """Where an invocation was found."""
+
+    INBOX = "inbox"
+    JOURNAL = "journal"
+    RESULT = "result"
+    NOWHERE = "nowhere"
+
+
+class ResultKind(StrEnum):
+    """What a kept result says."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REFUSED = "refused"
+    REPLAYED = "replayed"
+    UNDECODABLE = "undecodable"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResult:
+    """The outcome that is kept for those who ask.
+
+    Args:
+        kind: What it says.
+        size_bytes: How large it is.
+        expires_at: When it goes, by the store's clock.
+        code: Code of the error of a failure or a refusal.
+        message: Its text.
+        first: Id of the invocation whose result counts, where an idempotency key was known already.
+    """
+
+    kind: ResultKind
+    size_bytes: int
+    expires_at: datetime | None = None
+    code: str | None = None
+    message: str | None = None
+    first: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step as far as it is recorded.
+
+    Args:
+        index: Its place in the invocation, from 0.
+        name: Its name.
+        at: When its last record was written.
+        is_settled: Whether it has a result, or failed for good.
+        failed_attempts: Recorded attempts that failed, since acceptance.
+        size_bytes: Size of its packed result, None where it has none.
+        error: Its last error.
+    """
+
+    index: int
+    name: str
+    at: datetime
+    is_settled: bool
+    failed_attempts: int = 0
+    size_bytes: int | None = None
+    error: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Why an invocation is parked, since when, and who has to decide.
+
+    Args:
+        reason: Why.
+        detail: What a person needs to know.
+        since: When it was parked.
+        by: Who parked it, None for the runtime itself.
+        in_charge: Who is in charge of the object type, None where nobody has said so.
+    """
+
+    reason: PauseReason
+    detail: str
+    since: datetime
+    by: str | None
+    in_charge: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOwner:
+    """Who owns a partition, as its owner key says.
+
+    Args:
+        worker: The worker that holds it, or held it last; None where nobody ever did.
+        machine: Where that worker runs, as it describes it itself.
+        epoch: Raised with each owner.
+        lease: The counter that the holder raises while it lives.
+        is_released: Whether the holder has handed it over.
+    """
+
+    worker: str | None = None
+    machine: str | None = None
+    epoch: int | None = None
+    lease: int = 0
+    is_released: bool = False
+
+    @property
+    def holder(self) -> str | None:
+        """The worker that holds the partition as far as the store knows; a dead one is found by its lease."""
+        return None if self.is_released else self.worker
+
+
+@dataclass(frozen=True, slots=True)
+class InvocationDescription:
+    """What is known of one invocation.
+
+    Args:
+        id: Its id.
+        object_name: The object type.
+        partition: The partition's number.
+        place: Where it was found.
+        read_at: The partition's time when this was read.
+        owner: Who owns its partition.
+        status: In the words that users see; None for one that never ran, and for one that nothing is known of.
+        note: What there is to say of it beside the facts; always something when nothing is known.
+        key: The object, None where only the result is kept.
+        handler: The handler, likewise.
+        version: Version of the handler at acceptance.
+        asked_at: When the request was put into the inbox, while it lies there.
+        accepted_at: When the owner took it in.
+        ended_at: When it reached its end.
+        failed_attempts: Failed attempts of the handler since acceptance or the last resumption.
+        records: How many records were read.
+        steps: Its steps, in order.
+        error: The last error of the handler or of a step.
+        pause: Why it is parked, while it is.
+        retry_due_at: When the next attempt is due, while one is waited for.
+        result: The outcome, while it is kept.
+        undecodable: Which record can't be read, and why.
+        is_cut: Whether there are more records than were read.
+    """
+
+    id: str
+    object_name: str
+    partition: int
+    place: Place
+    read_at: datetime
+    owner: PartitionOwner
+    status: Status | None = None
+    note: str = ""
+    key: str | None = None
+    handler: str | None = None
+    version: int | None = None
+    asked_at: datetime | None = None
+    accepted_at: datetime | None = None
+    ended_at: datetime | None = None
+    failed_attempts: int = 0
+    records: int = 0
+    steps: tuple[Step, ...] = ()
+    error: Failure | None = None
+    pause: Pause | None = None
+    retry_due_at: datetime | None = None
+    result: KeptResult | None = None
+    undecodable: str | None = None
+    is_cut: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is known of it."""
+        return self.place is not Place.NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class StateValue:
+    """A state value as it is written down."""
+
+    name: str
+    packed: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """How large it is."""
+        return len(self.packed)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenInvocation:
+    """An invocation of an object that has not ended.
+
+    Args:
+        id: Its id.
+        status: As its newest record says; None where no record of it can be read.
+        why: What it does, or waits for, in words.
+        handler: The handler, None where its acceptance can't be read.
+        accepted_at: When the owner took it in.
+        failed_attempts: Failed attempts of what is tried now.
+        retry_due_at: When the next attempt is due, while one is waited for.
+        pause: Why it is parked, while it is.
+    """
+
+    id: str
+    status: Status | None
+    why: str
+    handler: str | None = None
+    accepted_at: datetime | None = None
+    failed_attempts: int = 0
+    retry_due_at: datetime | None = None
+    pause: Pause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRequest:
+    """A request for an object that lies in the inbox: no owner has dealt with it yet."""
+
+    id: str
+    kind: RequestKind
+    handler: str
+    asked_at: datetime
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneDescription:
+    """Who holds a lane, who waits in it, and who waits in front of it.
+
+    Args:
+        open: The open invocations in order of intake, the holder first; those that end within a moment never show.
+        length: How many there are; more than were read where it is larger than `open`.
+        is_runnable: Whether the owner has something to run in it.
+        held_since: Since when the first one holds it.
+        parked: Parked invocations that have let others go on, as far as the newest history names them.
+        waiting: Requests in the inbox.
+        inbox_length: How many entries the inbox of the partition has, for all of its objects.
+        inbox_read: How many of them were looked at.
+    """
+
+    open: tuple[OpenInvocation, ...] = ()
+    length: int = 0
+    is_runnable: bool = False
+    held_since: datetime | None = None
+    parked: tuple[OpenInvocation, ...] = ()
+    waiting: tuple[WaitingRequest, ...] = ()
+    inbox_length: int = 0
+    inbox_read: int = 0
+
+    @property
+    def holder(self) -> OpenInvocation | None:
+        """The invocation that holds the lane."""
+        return self.open[0] if self.open else None
+
+
+class What(StrEnum):
+    """What happened, in the timeline of an object."""
+
+    ACCEPTED = "accepted"
+    STEP = "step"
+    STEP_RETRY = "step attempt failed"
+    STEP_FAILED = "step failed"
+    RETRY = "attempt failed"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    STATE = "state"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    UNDECODABLE = "undecodable"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened to an object.
+
+    Args:
+        at: When, by the partition's clock.
+        what: What happened.
+        size_bytes: How many bytes it takes in the store, without what the store adds.
+        invocation: Id of the invocation that it happened to, None where that can't be read.
+        name: Name of the handler or of the step.
+        detail: What else there is to know.
+        wrote: Names of the state values that were written with it.
+        cleared: Names of the state values that were cleared with it.
+        is_snapshot: Whether the whole state was written with it.
+    """
+
+    at: datetime
+    what: What
+    size_bytes: int
+    invocation: str | None = None
+    name: str = ""
+    detail: str = ""
+    wrote: tuple[str, ...] = ()
+    cleared: tuple[str, ...] = ()
+    is_snapshot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectDescription:
+    """What is known of one object.
+
+    Args:
+        object_name: The object type.
+        key: The object.
+        partition: The partition's number.
+        read_at: The partition's time when this was read.
+        owner: Who owns the partition.
+        in_charge: Who is in charge of the object type, None where nobody has said so.
+        state: The durable state, by name.
+        state_problem: Why the state is not known, None where it is.
+        lane: Who holds the lane and who waits.
+        timeline: What happened last, the newest at the end.
+        is_timeline_cut: Whether there is older history than was read.
+    """
+
+    object_name: str
+    key: str
+    partition: int
+    read_at: datetime
+    owner: PartitionOwner
+    in_charge: str | None = None
+    state: tuple[StateValue, ...] = ()
+    state_problem: str | None = None
+    lane: LaneDescription = field(default_factory=LaneDescription)
+    timeline: tuple[Event, ...] = ()
+    is_timeline_cut: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything was ever asked of it that is still kept."""
+        return bool(self.timeline or self.lane.open or self.lane.waiting or self.state or self.state_problem)

@@ -1,0 +1,188 @@
+"""Records with the times at which they were written, read leniently: what can't be read is said and passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, assert_never
+
+from .codec import Undecodable
+from .descriptions import Step
+from .lane_reading import ask
+from .records import (
+    Accepted,
+    AttemptFailed,
+    Completed,
+    Failed,
+    Finished,
+    Paused,
+    Record,
+    Resumed,
+    StepAttemptFailed,
+    StepCompleted,
+    StepFailed,
+    decode,
+)
+from .snapshots import Entry
+from .store import Store
+from .transitions import IllegalTransition, Standing, Status, replay
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+#: A first page is small, since each entry may hold a value of the payload limit; pages grow while they turn out small.
+FIRST_PAGE_ENTRIES: Final = 16
+PAGE_ENTRIES_MAX: Final = 512
+SMALL_PAGE_BYTES: Final = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How much of a stream is read at most; the last page may go over the bytes."""
+
+    entries: int
+    bytes: int = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """One entry of an invocation's stream.
+
+    Args:
+        at_ms: When it was written, in partition time.
+        size_bytes: Size of its fields.
+        record: The record, None where it can't be read.
+        problem: Why it can't.
+    """
+
+    at_ms: int
+    size_bytes: int
+    record: Record | None
+    problem: str | None = None
+
+
+def moment(milliseconds: float) -> datetime:
+    """Return a time of the store as a datetime."""
+    return _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def written_at_ms(entry_id: bytes) -> int:
+    """Return when an entry of a stream was written."""
+    return int(entry_id.partition(b"-")[0])
+
+
+def named(fields: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Return the fields of an entry by name."""
+    return dict(zip(fields[::2], fields[1::2], strict=True))
+
+
+async def read_stream(
+    store: Store, stream: bytes, bound: Bound, *, newest_first: bool = False
+) -> tuple[list[Entry], bool]:
+    """Read a stream from one end, page by page, up to a bound.
+
+    Returns:
+        The entries in the order of reading, and whether there may be more.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: Something else stands in the stream's place.
+    """
+    entries: list[Entry] = []
+    read_bytes, count = 0, FIRST_PAGE_ENTRIES
+    while len(entries) < bound.entries and read_bytes < bound.bytes:
+        wanted = min(count, bound.entries - len(entries))
+        words = _page(stream, entries[-1][0] if entries else None, wanted, newest_first=newest_first)
+        (page,) = await ask(store, [words], [stream])
+        entries.extend(page)
+        if len(page) < wanted:
+            return entries, False
+        page_bytes = sum(len(word) for _, fields in page for word in fields)
+        read_bytes += page_bytes
+        if page_bytes < SMALL_PAGE_BYTES:
+            count = min(count * 4, PAGE_ENTRIES_MAX)
+    return entries, bool(entries)
+
+
+def _page(stream: bytes, last: bytes | None, count: int, *, newest_first: bool) -> tuple[Any, ...]:
+    if newest_first:
+        return ("XREVRANGE", stream, "+" if last is None else b"(" + last, "-", "COUNT", count)
+    return ("XRANGE", stream, "-" if last is None else b"(" + last, "+", "COUNT", count)
+
+
+def noted(entry: Entry) -> Noted:
+    """Read one entry of an invocation's stream; never raises."""
+    entry_id, fields = entry
+    at_ms, size_bytes = written_at_ms(entry_id), sum(map(len, fields[1::2]))
+    data = named(fields).get(b"r")
+    if data is None:
+        return Noted(at_ms, size_bytes, None, f"entry {entry_id.decode()} has no record")
+    try:
+        return Noted(at_ms, size_bytes, decode(data))
+    except Undecodable as error:
+        return Noted(at_ms, size_bytes, None, f"entry {entry_id.decode()}: {error}")
+
+
+def standing_of(notes: Sequence[Noted], *, is_whole: bool) -> tuple[Standing | None, str | None]:
+    """Return where an invocation stands, and what of its records can't be made sense of.
+
+    Args:
+        notes: Its records, oldest first.
+        is_whole: Whether they are all.
+    """
+    records = [note.record for note in notes if note.record is not None]
+    problem = next((note.problem for note in notes if note.problem is not None), None)
+    if problem is None and is_whole and records:
+        try:
+            return replay(records), None
+        except IllegalTransition as error:
+            problem = error.message
+    return (standing_at(records[-1]) if records else None), problem
+
+
+def standing_at(record: Record) -> Standing:
+    """Return where an invocation stands whose newest record this is, as far as that alone tells."""
+    match record:
+        case Accepted() | Resumed():
+            return Standing(Status.QUEUED, records=1)
+        case StepCompleted():
+            return Standing(Status.RUNNING, records=1, steps=record.index + 1)
+        case StepFailed():
+            return Standing(Status.RUNNING, records=1, steps=record.index + 1, error=record.error)
+        case StepAttemptFailed():
+            waiting = Standing(Status.WAITING, records=1, steps=record.index, step_attempts=record.attempt)
+            return replace(waiting, retry_after_ms=record.retry_after_ms, error=record.error)
+        case AttemptFailed():
+            waiting = Standing(Status.WAITING, records=1, attempts=record.attempt)
+            return replace(waiting, retry_after_ms=record.retry_after_ms, error=record.error)
+        case Paused():
+            return Standing(Status.PAUSED, records=1, paused=record, error=record.error)
+        case Completed() | Finished(outcome="c"):
+            return Standing(Status.COMPLETED, records=1)
+        case Failed():
+            return Standing(Status.FAILED, records=1, error=record.error)
+        case Finished():
+            return Standing(Status.FAILED, records=1)
+        case _:
+            assert_never(record)
+
+
+def steps_of(notes: Sequence[Noted]) -> tuple[Step, ...]:
+    """Return the steps that records name, in order; one that is being tried again is the last."""
+    steps: dict[int, Step] = {}
+    for note in notes:
+        record = note.record
+        if not isinstance(record, StepCompleted | StepFailed | StepAttemptFailed):
+            continue
+        before = steps.get(record.index)
+        failed_attempts = 0 if before is None else before.failed_attempts
+        step = Step(record.index, record.name, moment(note.at_ms), is_settled=True, failed_attempts=failed_attempts)
+        match record:
+            case StepCompleted():
+                steps[record.index] = replace(step, size_bytes=len(record.result))
+            case StepFailed():
+                steps[record.index] = replace(step, error=record.error)
+            case StepAttemptFailed():
+                failed = failed_attempts + 1
+                steps[record.index] = replace(step, is_settled=False, failed_attempts=failed, error=record.error)
+    return tuple(steps[index] for index in sorted(steps))

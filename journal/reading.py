@@ -1,0 +1,241 @@
+"""What anybody may ask of an invocation or of an object: reads only, of bounded work, that never stop at bad bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final, assert_never
+
+from .codec import Undecodable
+from .descriptions import (
+    InvocationDescription,
+    KeptResult,
+    LaneDescription,
+    ObjectDescription,
+    OpenInvocation,
+    Place,
+    ResultKind,
+    StateValue,
+)
+from .key import InvocationId, Key, format_id
+from .keyspace import PartitionSpace
+from .lane_reading import ask
+from .noted import Bound, Noted, moment, named, noted, read_stream, standing_of, steps_of, written_at_ms
+from .open_reading import INBOX, pause_of, read_open, read_parked, read_waiting, request_of, waiting_request
+from .outcomes import Outcome, Refused, Rejected, Replayed, Succeeded, decode_outcome
+from .records import Accepted
+from .snapshots import Entry, fold, is_whole
+from .store import Store
+from .surroundings import Surroundings, look
+from .timeline import read_timeline
+from .transitions import TERMINAL, Status
+
+#: Records of one invocation that are read.
+RECORDS: Final = Bound(2_000)
+#: Entries of an object's stream that are read to find its state.
+HISTORY: Final = Bound(4_000, 32 << 20)
+#: Open invocations of a lane that are described.
+OPEN_MAX: Final = 50
+#: Entries of an object's stream that the timeline shows unless told otherwise.
+TIMELINE_ENTRIES: Final = 50
+
+
+async def describe(store: Store, invocation: InvocationId) -> InvocationDescription:
+    """Return what is known of one invocation; also when that is nothing.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands where one of ours belongs.
+    """
+    space, raw_id = store.space(invocation.type_name, invocation.partition), invocation.raw
+    result = space.result(raw_id)
+    commands = [("GET", result), ("PTTL", result), ("ZSCORE", space.due, raw_id)]
+    around, (outcome, left_ms, due_ms) = await look(store, space, commands, [result, result, space.due])
+    told = InvocationDescription(
+        str(invocation), space.type_name, space.number, Place.NOWHERE, around.now, around.owner
+    )
+    if outcome is not None:
+        told = _with_result(told, space, outcome, left_ms, around)
+    entries, is_cut = await read_stream(store, space.invocation(raw_id), RECORDS)
+    if entries:
+        notes = [noted(entry) for entry in entries]
+        if is_cut:
+            stream = space.invocation(raw_id)
+            (last,) = await ask(store, [("XREVRANGE", stream, "+", "-", "COUNT", 1)], [stream])
+            notes.extend(noted(entry) for entry in last)
+        due_at = None if due_ms is None else moment(float(due_ms))
+        return _with_records(told, notes, due_at, around, is_cut=is_cut)
+    return told if outcome is not None else await _in_inbox(store, space, raw_id, told, around)
+
+
+def _with_result(
+    told: InvocationDescription, space: PartitionSpace, data: bytes, left_ms: int, around: Surroundings
+) -> InvocationDescription:
+    try:
+        kept, status, note = _result(space, decode_outcome(data))
+    except Undecodable as error:
+        kept, status, note = KeptResult(ResultKind.UNDECODABLE, 0, message=error.message), None, error.message
+    expires_at = moment(around.now_ms + left_ms) if left_ms >= 0 else None
+    kept = replace(kept, size_bytes=len(data), expires_at=expires_at)
+    if not note:
+        note = "nothing but its result is kept: it was a short one, whose one entry lies in the history of its object"
+    return replace(told, place=Place.RESULT, status=status, result=kept, note=note)
+
+
+def _result(space: PartitionSpace, outcome: Outcome) -> tuple[KeptResult, Status | None, str]:
+    """Return what is to be said of an outcome, the status that it stands for, and a note."""
+    match outcome:
+        case Succeeded():
+            return KeptResult(ResultKind.SUCCEEDED, 0), Status.COMPLETED, ""
+        case Rejected(failure=failure):
+            kept = KeptResult(ResultKind.FAILED, 0, code=failure.code, message=failure.message)
+            return kept, Status.FAILED, ""
+        case Refused():
+            kept = KeptResult(ResultKind.REFUSED, 0, code=outcome.code, message=outcome.message)
+            return kept, None, f"it was refused and never ran: {outcome.message}"
+        case Replayed():
+            first = format_id(space.type_name, space.number, outcome.invocation)
+            note = f"it never ran: its idempotency key had been used by {first}, whose result counts"
+            return KeptResult(ResultKind.REPLAYED, 0, first=first), None, note
+        case _:
+            assert_never(outcome)
+
+
+def _with_records(
+    told: InvocationDescription, notes: Sequence[Noted], due_at: datetime | None, around: Surroundings, *, is_cut: bool
+) -> InvocationDescription:
+    standing, problem = standing_of(notes, is_whole=not is_cut)
+    status = None if standing is None else standing.status
+    accepted = notes[0].record
+    if isinstance(accepted, Accepted):
+        told = replace(told, key=accepted.key, handler=accepted.handler, version=accepted.version)
+    is_over = status in TERMINAL
+    return replace(
+        told,
+        place=Place.JOURNAL,
+        status=status,
+        note="its result is no longer kept" if is_over and told.result is None else "",
+        accepted_at=moment(notes[0].at_ms),
+        ended_at=moment(notes[-1].at_ms) if is_over else None,
+        failed_attempts=0 if standing is None else standing.attempts,
+        records=len(notes),
+        steps=steps_of(notes),
+        error=None if standing is None else standing.error,
+        pause=pause_of(notes, around),
+        retry_due_at=None if is_over else due_at,
+        undecodable=problem,
+        is_cut=is_cut,
+    )
+
+
+async def _in_inbox(
+    store: Store, space: PartitionSpace, raw_id: bytes, told: InvocationDescription, around: Surroundings
+) -> InvocationDescription:
+    """Look for a request that no owner has dealt with yet, and else say that nothing is known."""
+    entries, is_cut = await read_stream(store, space.inbox, INBOX)
+    for entry in entries:
+        # Most entries are about others, and need not be decoded to know that.
+        request = request_of(entry) if any(raw_id in field for field in entry[1]) else None
+        if request is not None and request.invocation == raw_id:
+            waiting = waiting_request(space, entry, request)
+            holder = around.owner.holder
+            note = "its owner takes it in next" if holder else "nobody holds its partition: it waits for a worker"
+            return replace(
+                told,
+                place=Place.INBOX,
+                status=Status.QUEUED,
+                note=note,
+                key=request.key,
+                handler=request.handler,
+                asked_at=waiting.asked_at,
+            )
+    return replace(told, note=_nothing_known(store, space, len(entries), around, is_cut=is_cut))
+
+
+def _nothing_known(store: Store, space: PartitionSpace, looked_at: int, around: Surroundings, *, is_cut: bool) -> str:
+    if not around.is_type_known:
+        return f"namespace {store.namespace!r} has no object type {space.type_name!r}"
+    if is_cut:
+        return f"no record or result of it, nor is it among the first {looked_at} requests of the inbox, which has more"
+    return "no record, result or request of it: it was never asked for, is not durable yet, or its retention has passed"
+
+
+async def inspect(
+    store: Store, space: PartitionSpace, key: Key, *, timeline_entries: int = TIMELINE_ENTRIES
+) -> ObjectDescription:
+    """Return an object's state, lane and journal; of one that nobody ever called they are empty.
+
+    Args:
+        store: The open store.
+        space: The partition of the key.
+        key: The object.
+        timeline_entries: How many of the newest entries of its stream are shown.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands where one of ours belongs.
+    """
+    key_text = str(key)
+    lane, history, asked = space.lane(key_text), space.object(key_text), timeline_entries + 1
+    commands = [
+        ("LRANGE", lane, 0, OPEN_MAX - 1),
+        ("LLEN", lane),
+        ("SISMEMBER", space.runnable, key_text),
+        ("XREVRANGE", history, "+", "-", "COUNT", asked),
+    ]
+    keys = [lane, lane, space.runnable, history]
+    around, (ids, length, is_runnable, newest) = await look(store, space, commands, keys)
+    shown: list[Entry] = newest[:timeline_entries]
+    state, state_problem = await _state(store, history, newest, asked)
+    opened = await read_open(store, space, ids, around)
+    waiting, inbox_length, inbox_read = await read_waiting(store, space, key_text)
+    return ObjectDescription(
+        space.type_name,
+        key_text,
+        space.number,
+        around.now,
+        around.owner,
+        around.in_charge,
+        state,
+        state_problem,
+        LaneDescription(
+            opened,
+            length,
+            bool(is_runnable),
+            _held_since(opened, shown),
+            await read_parked(store, space, shown, ids, around),
+            waiting,
+            inbox_length,
+            inbox_read,
+        ),
+        tuple(await read_timeline(store, space, shown, ids)),
+        is_timeline_cut=len(newest) > timeline_entries,
+    )
+
+
+async def _state(
+    store: Store, history: bytes, newest: list[Entry], asked: int
+) -> tuple[tuple[StateValue, ...], str | None]:
+    """Return the state, or why it is not known."""
+    entries = newest
+    if not is_whole(entries, asked):
+        entries, is_cut = await read_stream(store, history, HISTORY, newest_first=True)
+        if is_cut and not is_whole(entries, len(entries)):
+            return (), f"not found: no snapshot among the newest {len(entries)} entries of its history"
+    try:
+        values = fold(entries).values
+    except Undecodable as error:
+        return (), error.message
+    if not all(type(name) is str and type(value) is bytes for name, value in values.items()):
+        return (), "it holds something that is not a name with a packed value"
+    return tuple(StateValue(name, values[name]) for name in sorted(values)), None
+
+
+def _held_since(opened: Sequence[OpenInvocation], newest: Sequence[Entry]) -> datetime | None:
+    """Return since when the holder holds the lane: since its acceptance, or the end of the one before it."""
+    accepted_at = opened[0].accepted_at if opened else None
+    if accepted_at is None:
+        return None
+    ended_at = next((moment(written_at_ms(entry[0])) for entry in newest if b"f" in named(entry[1])), accepted_at)
+    return max(accepted_at, ended_at)

@@ -1,0 +1,244 @@
+"""The history of an object, told in order: the entries of its stream, and the records of its long invocations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, assert_never, cast
+
+import msgpack
+
+from .codec import Undecodable
+from .descriptions import Event, What
+from .key import format_id
+from .keyspace import PartitionSpace
+from .lane_reading import ask
+from .noted import Noted, moment, named, noted, written_at_ms
+from .outcomes import Failure
+from .records import (
+    Accepted,
+    AttemptFailed,
+    Completed,
+    Failed,
+    Finished,
+    Paused,
+    Record,
+    Resumed,
+    StepAttemptFailed,
+    StepCompleted,
+    StepFailed,
+    decode,
+)
+from .snapshots import Entry, decode_values
+from .store import Store
+
+#: Of so many long invocations the records are read, the newest ones first.
+INVOCATIONS_MAX: Final = 32
+#: So many of the newest records of each.
+RECORDS_EACH_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """An entry of an object's stream, read as far as it can be.
+
+    Args:
+        at_ms: When it was written.
+        event: What it says.
+        raw_id: The invocation that it is about, None where that can't be read.
+        is_long: Whether that invocation has a stream of its own.
+    """
+
+    at_ms: int
+    event: Event
+    raw_id: bytes | None
+    is_long: bool = False
+
+
+async def read_timeline(
+    store: Store, space: PartitionSpace, entries: Sequence[Entry], open_ids: Sequence[bytes]
+) -> list[Event]:
+    """Return what happened, oldest first.
+
+    Args:
+        store: The open store.
+        space: The partition.
+        entries: The newest entries of the object's stream, newest first.
+        open_ids: The open invocations of its lane.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands where a stream belongs.
+    """
+    turns = [turn_of(space, entry) for entry in reversed(entries)]
+    long_ones = [turn.raw_id for turn in reversed(turns) if turn.is_long and turn.raw_id is not None]
+    ids = list(dict.fromkeys((*open_ids, *long_ones)))[:INVOCATIONS_MAX]
+    keys = [space.invocation(raw_id) for raw_id in ids]
+    words = [("XREVRANGE", key, "+", "-", "COUNT", RECORDS_EACH_MAX) for key in keys]
+    streams = await ask(store, words, keys)
+    notes = {raw_id: [noted(entry) for entry in reversed(stream)] for raw_id, stream in zip(ids, streams, strict=True)}
+    return merge(space, turns, notes)
+
+
+def merge(space: PartitionSpace, turns: Sequence[Turn], notes: Mapping[bytes, Sequence[Noted]]) -> list[Event]:
+    """Put the entries of an object and the records of its invocations into one order.
+
+    What the object's stream says keeps its order. The records of an invocation stand between its acceptance and its
+    end, also where all of them have the same millisecond. Records older than the oldest entry are left out: they would
+    stand before a gap.
+    """
+    told = {(turn.raw_id, turn.event.what) for turn in turns}
+    since_ms = turns[0].at_ms if turns else 0
+    waiting = [
+        (raw_id, note)
+        for raw_id, each in notes.items()
+        for note in each
+        if note.at_ms >= since_ms and (raw_id, _what(note.record)) not in told
+    ]
+    waiting.sort(key=lambda each: each[1].at_ms)
+    events: list[Event] = []
+    for turn in turns:
+        due = [each for each in waiting if _is_before(each, turn)]
+        if due:
+            waiting = [each for each in waiting if not _is_before(each, turn)]
+        events.extend(_event_of(space, raw_id, note) for raw_id, note in due)
+        events.append(_completed_by(turn, notes))
+    events.extend(_event_of(space, raw_id, note) for raw_id, note in waiting)
+    return events
+
+
+def _is_before(each: tuple[bytes, Noted], turn: Turn) -> bool:
+    raw_id, note = each
+    if note.at_ms == turn.at_ms:
+        return raw_id == turn.raw_id and turn.event.what is not What.ACCEPTED
+    return note.at_ms < turn.at_ms
+
+
+def _completed_by(turn: Turn, notes: Mapping[bytes, Sequence[Noted]]) -> Event:
+    """Return the event of an entry with what only the invocation's own record of the same fact tells."""
+    for note in notes.get(turn.raw_id or b"", ()):
+        if note.record is not None and _what(note.record) is turn.event.what:
+            size_bytes = turn.event.size_bytes + note.size_bytes
+            return replace(turn.event, size_bytes=size_bytes, detail=_detail(note.record))
+    return turn.event
+
+
+def turn_of(space: PartitionSpace, entry: Entry) -> Turn:
+    """Read an entry of an object's stream; never raises."""
+    entry_id, fields = entry
+    at_ms = written_at_ms(entry_id)
+    event = Event(moment(at_ms), What.UNDECODABLE, sum(map(len, fields[1::2])))
+    by_name = named(fields)
+    raw_id: bytes | None = None
+    try:
+        raw_id, event = _begun_or_ended(by_name, event)
+        event = replace(event, invocation=_id(space, raw_id), **_written(by_name))
+    except Undecodable as error:
+        event = replace(event, what=What.UNDECODABLE, detail=f"entry {entry_id.decode()}: {error.message}")
+    return Turn(at_ms, event, raw_id, is_long=b"f" not in by_name)
+
+
+def _begun_or_ended(by_name: Mapping[bytes, bytes], event: Event) -> tuple[bytes, Event]:
+    """Return whom an entry is about, and its event as far as that tells it."""
+    if b"a" in by_name:
+        raw_id, handler = _acceptance(by_name[b"a"])
+        return raw_id, replace(event, what=What.ACCEPTED, name=handler)
+    if b"f" in by_name:
+        record = decode(by_name[b"f"])
+        if not isinstance(record, Finished):
+            raise Undecodable(f"{type(record).__name__} where Finished belongs")
+        return record.invocation, replace(event, what=_what(record), name=record.handler)
+    if b"i" in by_name:
+        return by_name[b"i"], replace(event, what=What.STATE)
+    raise Undecodable("it has none of the fields that an entry has")
+
+
+def _acceptance(data: bytes) -> tuple[bytes, str]:
+    try:
+        value: Any = msgpack.unpackb(data)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Undecodable(str(error)) from error
+    match value:
+        case [bytes() as raw_id, str() as handler]:
+            return raw_id, handler
+        case _:
+            raise Undecodable("not an id and a handler")
+
+
+def _written(by_name: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """Return what an entry says about state, as fields of an event."""
+    data = by_name.get(b"s", by_name.get(b"d"))
+    if data is None:
+        return {}
+    values = decode_values(data)
+    return {
+        "is_snapshot": b"s" in by_name,
+        "wrote": tuple(str(name) for name, value in values.items() if value is not None),
+        "cleared": tuple(str(name) for name, value in values.items() if value is None),
+    }
+
+
+def _id(space: PartitionSpace, raw_id: bytes) -> str:
+    return format_id(space.type_name, space.number, raw_id)
+
+
+def _event_of(space: PartitionSpace, raw_id: bytes, note: Noted) -> Event:
+    event = Event(moment(note.at_ms), What.UNDECODABLE, note.size_bytes, _id(space, raw_id), detail=note.problem or "")
+    record = note.record
+    if record is None:
+        return event
+    return replace(event, what=_what(record), name=_name(record), detail=_detail(record))
+
+
+def _what(record: Record | None) -> What:
+    return What.UNDECODABLE if record is None else _WHAT.get(type(record)) or _end(cast("Finished", record))
+
+
+def _end(record: Finished) -> What:
+    return What.COMPLETED if record.outcome == "c" else What.FAILED
+
+
+_WHAT: Final[Mapping[type, What]] = {
+    Accepted: What.ACCEPTED,
+    StepCompleted: What.STEP,
+    StepAttemptFailed: What.STEP_RETRY,
+    StepFailed: What.STEP_FAILED,
+    AttemptFailed: What.RETRY,
+    Paused: What.PAUSED,
+    Resumed: What.RESUMED,
+    Completed: What.COMPLETED,
+    Failed: What.FAILED,
+}
+
+
+def _name(record: Record) -> str:
+    match record:
+        case StepCompleted() | StepAttemptFailed() | StepFailed():
+            return record.name
+        case Accepted() | Finished():
+            return record.handler
+        case _:
+            return ""
+
+
+def _detail(record: Record) -> str:
+    match record:
+        case StepAttemptFailed() | AttemptFailed():
+            return f"attempt {record.attempt}: {in_words(record.error)}; again after {record.retry_after_ms} ms"
+        case StepFailed() | Failed():
+            return in_words(record.error)
+        case Paused():
+            by = f" by {record.by}" if record.by else ""
+            return f"{record.reason.value}{by}: {record.detail}"
+        case Resumed():
+            return f"by {record.by}: {record.reason}"
+        case StepCompleted() | Accepted() | Completed() | Finished():
+            return ""
+        case _:
+            assert_never(record)
+
+
+def in_words(failure: Failure) -> str:
+    """Return a failure in one line."""
+    name = failure.type_name.removeprefix("builtins.")
+    return f"{name}: {failure.message}" if failure.message else name

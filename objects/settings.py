@@ -1,0 +1,92 @@
+"""The numbers of a deployment: an argument, else the `KEYLANE_*` variable, else the default."""
+
+from datetime import timedelta
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from ..journal.errors import RegistrationError
+from .policies import RetryPolicy
+
+_PREFIX = "KEYLANE_"
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseSettings):
+    """Every tunable number, with its unit in its name.
+
+    `Settings(lease_seconds=5)` and `KEYLANE_LEASE_SECONDS=5` set the same number; the argument wins.
+
+    Raises:
+        RegistrationError: A value can't be read, is out of its bounds, or does not fit another one.
+    """
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix=_PREFIX, frozen=True, extra="forbid")
+
+    redis_url: str | None = Field(None, repr=False, description="Store URL; without it the embedded store is used.")
+
+    partitions: int = Field(16, ge=1, le=16_384, description="Partitions per object type, fixed at first use.")
+    lease_seconds: Seconds = Field(3.0, description="How long a silent owner keeps its partitions.")
+    renewal_seconds: Seconds = Field(1.0, description="How often an owner renews; less than half of the lease.")
+    sweep_seconds: Seconds = Field(1.0, description="How often a worker looks for what no hint has told it.")
+    lane_slots: Count = Field(256, description="Exclusive invocations that one worker runs at a time.")
+    blocking_threads: Count = Field(40, description="Plain `def` handlers that one worker runs at a time.")
+    resident_lanes: Count = Field(100_000, description="Lanes whose state a worker keeps in memory.")
+    backlog_per_key: Count = Field(1_000, description="Invocations that may wait in one lane.")
+    drain_limit_seconds: Seconds = Field(30.0, description="How long a stopping worker waits for running work.")
+    stuck_after_seconds: Seconds = Field(
+        30.0, description="After so long without a turn of the event loop the lease goes."
+    )
+    waiting_residency_seconds: Seconds = Field(30.0, description="How long a waiting handler is kept in memory.")
+
+    retry_first_seconds: Seconds = Field(0.05, description="Pause after the first failed attempt.")
+    retry_factor: float = Field(2.0, ge=1, allow_inf_nan=False, description="Growth of the pause.")
+    retry_cap_seconds: Seconds = Field(10.0, description="The longest pause.")
+    retry_attempts: int = Field(10, ge=1, le=10_000, description="Attempts in all.")
+
+    payload_limit_bytes: int = Field(1_048_576, ge=1_024, le=268_435_456, description="Largest single value.")
+    records_per_invocation: Count = Field(10_000, description="Records of one invocation.")
+    snapshot_every_deltas: Count = Field(32, description="State deltas after which an object gets a snapshot.")
+    result_retention_seconds: Seconds = Field(86_400.0, description="How long results and histories are kept.")
+    tombstone_retention_days: int = Field(30, ge=1, le=400, description="How long an idempotency key is known.")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _named(error) from error
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.renewal_seconds >= self.lease_seconds / 2:
+            raise ValueError(
+                f"renewal_seconds is {self.renewal_seconds:g}, which must be less than half of "
+                f"lease_seconds ({self.lease_seconds:g}), so that one lost renewal does not cost the lease"
+            )
+        if self.retry_cap_seconds < self.retry_first_seconds:
+            raise ValueError("retry_cap_seconds must be at least retry_first_seconds")
+        if self.result_retention_seconds > self.tombstone_retention_days * 86_400:
+            raise ValueError("tombstone_retention_days must be at least as long as result_retention_seconds")
+        return self
+
+    @property
+    def retry(self) -> RetryPolicy:
+        """The policy of steps and invocations that declare none."""
+        return RetryPolicy(
+            first=timedelta(seconds=self.retry_first_seconds),
+            factor=self.retry_factor,
+            cap=timedelta(seconds=self.retry_cap_seconds),
+            attempts=self.retry_attempts,
+        )
+
+
+def _named(error: ValidationError) -> RegistrationError:
+    detail = error.errors(include_url=False, include_input=False)[0]
+    message = detail["msg"].removeprefix("Value error, ")
+    if not detail["loc"]:
+        return RegistrationError("the settings do not fit each other", remedy=message)
+    name = str(detail["loc"][0])
+    return RegistrationError(f"setting {name} ({_PREFIX}{name.upper()}) can't be used", parameter=name, remedy=message)

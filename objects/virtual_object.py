@@ -1,0 +1,155 @@
+"""Object types: a name, its handlers and its policies."""
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from ..journal.errors import InvalidOutput, RegistrationError, UnknownHandler
+from ..journal.key import is_name
+from .handler import Handler, HandlerDecorator, HandlerOptions, SharedDecorator, handler_decorator, shared_decorator
+from .policies import RetryPolicy
+from .signature import Kind, read_signature
+from .types import Boundary, make_boundary
+
+PARTITIONS_MAX: Final = 16_384
+_IDEMPOTENCY_RETENTION_MAX: Final = timedelta(days=400)
+_NAME_REMEDY: Final = "a name begins with a letter and has at most 64 letters, digits and _ . -"
+
+
+class VirtualObject:
+    """An object type: `VirtualObject("Order", owner="refunds-oncall")`.
+
+    Args:
+        name: Part of every key of the store and every invocation id: keep it for as long as there is data.
+        owner: Who is in charge of stuck work; named in errors, in `doctor` and in the metrics.
+        state: The types of state values by name; `ctx.set` checks against them.
+        partitions: Units of ownership, fixed at first use; without it, the deployment's (16).
+        backlog: Invocations that may wait in one lane; without it, the deployment's (1,000).
+        on_paused: Whether a paused invocation holds the lane or lets the next one pass.
+        retry: The retry policy of handlers that declare none.
+        idempotency_retention: How long the idempotency keys of such handlers are known.
+
+    Raises:
+        RegistrationError: A declaration can't work; the error names the parameter and the remedy.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        owner: str,
+        state: Mapping[str, Any] | None = None,
+        partitions: int | None = None,
+        backlog: int | None = None,
+        on_paused: Literal["hold", "skip"] = "hold",
+        retry: RetryPolicy | None = None,
+        idempotency_retention: timedelta | None = None,
+    ) -> None:
+        what = f"VirtualObject({name!r})"
+        _require(is_name(name), f"{name!r} can't name an object type", "name", _NAME_REMEDY)
+        _require(bool(owner.strip()), f"{what} has no owner", "owner", "name the team that answers for stuck work")
+        bounds = f"use 1 to {PARTITIONS_MAX:,}"
+        _require(_within(partitions, PARTITIONS_MAX), f"{what}: partitions is {partitions}", "partitions", bounds)
+        _require(_within(backlog, None), f"{what}: backlog is {backlog}", "backlog", "it must be 1 or more")
+        is_known = on_paused in ("hold", "skip")
+        _require(is_known, f"{what}: on_paused is {on_paused!r}", "on_paused", 'it must be "hold" or "skip"')
+        _check_retention(what, idempotency_retention)
+        self.name: Final = name
+        self.owner: Final = owner
+        self.partitions: Final = partitions
+        self.backlog: Final = backlog
+        self.on_paused: Final = on_paused
+        self.retry: Final = retry
+        self.idempotency_retention: Final = idempotency_retention
+        self.state: Final[Mapping[str, Boundary[Any]]] = MappingProxyType(_boundaries(what, state or {}))
+        self._versions: dict[tuple[str, int], Handler[Any, Any]] = {}
+        self._newest: dict[str, Handler[Any, Any]] = {}
+
+    def __repr__(self) -> str:
+        return f"VirtualObject({self.name!r}, owner={self.owner!r})"
+
+    @property
+    def handler(self) -> HandlerDecorator:
+        """The decorator of exclusive handlers: `@order.handler`, or with options `@order.handler(version=2)`."""
+        return handler_decorator(lambda function, options: self._register(function, "exclusive", options))
+
+    @property
+    def shared(self) -> SharedDecorator:
+        """The decorator of shared handlers, which only read: `@order.shared`."""
+        return shared_decorator(lambda function, options: self._register(function, "shared", options))
+
+    @property
+    def handlers(self) -> Mapping[str, Handler[Any, Any]]:
+        """The newest version of each handler, by name."""
+        return MappingProxyType(self._newest)
+
+    def find(self, name: str, version: int | None = None) -> Handler[Any, Any]:
+        """The handler of a name, in its newest version unless one is asked for.
+
+        Raises:
+            UnknownHandler: There is none.
+        """
+        found = self._newest.get(name) if version is None else self._versions.get((name, version))
+        if found is None:
+            shown = name if version is None else f"{name}, version {version}"
+            raise UnknownHandler(self.name, shown, tuple(sorted(self._newest)))
+        return found
+
+    def _register(self, function: Callable[..., Any], kind: Kind, options: HandlerOptions) -> Handler[Any, Any]:
+        signature = read_signature(function, kind)
+        name = function.__name__ if options.name is None else options.name
+        what = f"handler {self.name}.{name}"
+        _require(is_name(name), f"{name!r} can't name a handler of {self.name}", "name", f"{_NAME_REMEDY}; set name=")
+        _require(options.version >= 1, f"{what}: version is {options.version}", "version", "it must be 1 or more")
+        _check_retention(what, options.idempotency_retention)
+        is_new = (name, options.version) not in self._versions
+        remedy = "give one of them another name=, or a higher version="
+        _require(is_new, f"{what}, version {options.version}, is declared twice", "name", remedy)
+        handler: Handler[Any, Any] = Handler(
+            object_name=self.name,
+            name=name,
+            version=options.version,
+            function=function,
+            kind=kind,
+            is_blocking=signature.is_blocking,
+            is_private=options.private,
+            input=signature.input,
+            output=signature.output,
+            retry=options.retry or self.retry,
+            idempotency_retention=options.idempotency_retention or self.idempotency_retention,
+            partitions=self.partitions,
+        )
+        self._keep(handler)
+        return handler
+
+    def _keep(self, handler: Handler[Any, Any]) -> None:
+        self._versions[handler.name, handler.version] = handler
+        newest = self._newest.get(handler.name)
+        if newest is None or newest.version < handler.version:
+            self._newest[handler.name] = handler
+
+
+def _boundaries(what: str, forms: Mapping[str, Any]) -> dict[str, Boundary[Any]]:
+    boundaries: dict[str, Boundary[Any]] = {}
+    for name, form in forms.items():
+        try:
+            boundaries[name] = make_boundary(form, where=f"state {name}", refusal=InvalidOutput)
+        except RegistrationError as error:
+            raise RegistrationError(f"{what}: {error.what}", parameter="state", remedy=error.remedy) from error
+    return boundaries
+
+
+def _check_retention(what: str, retention: timedelta | None) -> None:
+    holds = retention is None or timedelta(0) < retention <= _IDEMPOTENCY_RETENTION_MAX
+    remedy = "it must be above zero and at most 400 days"
+    _require(holds, f"{what}: idempotency_retention is {retention}", "idempotency_retention", remedy)
+
+
+def _within(number: int | None, most: int | None) -> bool:
+    return number is None or (number >= 1 and (most is None or number <= most))
+
+
+def _require(holds: bool, what: str, parameter: str, remedy: str) -> None:  # noqa: FBT001  the condition is the subject
+    if not holds:
+        raise RegistrationError(what, parameter=parameter, remedy=remedy)

@@ -1,0 +1,60 @@
+"""The demo as a newcomer runs it: a process that starts processes."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-m", "examples.refund_order", "--orders", "40", "--contested", "10")
+LIMIT_S = 60
+
+
+def start(folder: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        COMMAND,
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(folder), "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "120"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def processes_of(folder: Path) -> list[str]:
+    """List the command lines of all processes that name a folder."""
+    lines = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in lines if str(folder) in line]
+
+
+def test_the_books_agree_after_a_worker_was_killed(tmp_path: Path) -> None:
+    """Exit code 0, no duplicate, and a time for the refunds that were open at the kill; nothing is left behind."""
+    demo = start(tmp_path)
+    output, _ = demo.communicate(timeout=LIMIT_S)
+
+    assert demo.returncode == 0, output
+    assert "The books agree" in output
+    assert re.search(r"duplicates\D+0\s", output)
+    assert re.search(r"to the last completion\D+\d+\.\d\d s, \d+\.\d\d s", output)
+    assert processes_of(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_ends_its_processes(tmp_path: Path, number: signal.Signals) -> None:
+    """After Ctrl-C in the middle no process and no file of the demo is left."""
+    demo = start(tmp_path)
+    deadline = time.monotonic() + LIMIT_S
+    while not list(tmp_path.glob("*/worker-2.log")) and time.monotonic() < deadline:
+        pass
+
+    demo.send_signal(number)
+    output, _ = demo.communicate(timeout=LIMIT_S)
+
+    assert demo.returncode == 130, output
+    assert processes_of(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,146 @@
+"""What the fault tests share: a server of their own, and a way to wait for what must come true."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from keylane.journal.embedded import bundled_binary
+
+START_SECONDS = 10.0
+POLL_SECONDS = 0.01
+
+
+class NeverHappenedError(AssertionError):
+    """What a test waited for did not come true in time."""
+
+
+async def eventually(check: Callable[[], object], what: str, *, seconds: float = 10.0) -> None:
+    """Wait until a check is true.
+
+    Args:
+        check: Looks at the outside world: a server, a process, a file.
+        what: What must come true, for the message.
+        seconds: How long it may take.
+    """
+    deadline = time.monotonic() + seconds
+    while not check():
+        if time.monotonic() > deadline:
+            raise NeverHappenedError(f"{what}: not within {seconds:g} s")
+        await anyio.sleep(POLL_SECONDS)
+
+
+async def eventually_answers(check: Callable[[], Awaitable[object]], what: str, *, seconds: float = 10.0) -> None:
+    """The same for a check that is awaited."""
+    deadline = time.monotonic() + seconds
+    while not await check():
+        if time.monotonic() > deadline:
+            raise NeverHappenedError(f"{what}: not within {seconds:g} s")
+        await anyio.sleep(POLL_SECONDS)
+
+
+class StoreServer:
+    """A server with a directory and a socket of its own that keeps every write; may be killed and started again."""
+
+    def __init__(self, binary: str | None = None, *options: str) -> None:
+        self._binary = binary or str(bundled_binary())
+        self._options = options
+        self._directory = tempfile.TemporaryDirectory(prefix="kl-faults-")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Where its socket and its files lie; the path is short, because sockets need that."""
+        return Path(self._directory.name)
+
+    @property
+    def socket(self) -> Path:
+        """Its socket."""
+        return self.directory / "s"
+
+    @property
+    def url(self) -> str:
+        """What clients connect to."""
+        return f"unix://{self.socket}"
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Kill it and remove its directory."""
+        self.kill()
+        self._directory.cleanup()
+
+    def start(self) -> None:
+        """Start it on what its directory holds, and wait until it answers."""
+        self._process = subprocess.Popen(
+            [
+                self._binary,
+                *("--port", "0", "--unixsocket", str(self.socket), "--dir", str(self.directory)),
+                *("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--logfile", "log"),
+                *self._options,
+            ],
+            stdin=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                log = (self.directory / "log").read_text()
+                raise NeverHappenedError(f"the server did not start: {log[-500:]}")
+            time.sleep(POLL_SECONDS)
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.ask("PING"))
+        except redis.RedisError:
+            return False
+
+    def kill(self) -> None:
+        """SIGKILL it; what it had synced stays."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+            self.socket.unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """SIGSTOP it: connections stay open and nothing is answered."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT it."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if self._process is None:
+            raise NeverHappenedError("the server is not running")
+        os.kill(self._process.pid, number)
+
+    def ask(self, *words: Any) -> Any:
+        """Send one command over a connection of its own and return the raw reply."""
+        client: Any = redis.Redis(
+            unix_socket_path=str(self.socket), protocol=2, socket_timeout=START_SECONDS, retry=Retry(NoBackoff(), 0)
+        )
+        client.response_callbacks.clear()
+        with client:
+            return client.execute_command(*words)
+
+    def keys(self, pattern: str) -> list[bytes]:
+        """Return the keys that match, sorted."""
+        return sorted(self.ask("KEYS", pattern))

@@ -1,0 +1,78 @@
+"""The kit checks itself: with a safeguard taken out, the test that guards it must fail."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from keylane.journal import store
+from keylane.journal.library import Library, library
+
+from .harness import StoreServer
+from .proxy import Proxy
+from .test_batches import (
+    Owner,
+    owning,
+)
+from .test_batches import (
+    test_a_batch_built_on_a_refused_one_is_refused_however_late_it_arrives as late_batch,
+)
+from .test_batches import (
+    test_a_writer_whose_tenure_has_ended_writes_nothing as ended_tenure,
+)
+from .test_batches import (
+    test_two_applied_batches_whose_answers_are_lost_are_not_applied_again as lost_answers,
+)
+
+pytestmark = pytest.mark.anyio
+
+Guarded = Callable[..., Awaitable[None]]
+
+FENCE = "if held[1] ~= argv[1] or held[2] ~= argv[2] then"
+REPEAT = "if number <= last then"
+GAP = "if number > last + 1 or held[7] ~= argv[5] then"
+
+
+def without(*conditions: str) -> Library:
+    """Return the library with conditions that never hold, under a name of its own."""
+    whole = library()
+    code = whole.code
+    for condition in conditions:
+        assert condition in code
+        code = code.replace(condition, "if false then")
+    weak = whole.name.replace("keylane_", "keylane_0")
+    return dataclasses.replace(whole, name=weak, prefix=f"{weak}_", code=code.replace(whole.name, weak))
+
+
+@pytest.mark.parametrize(
+    ("conditions", "guarded", "needs_proxy"),
+    [
+        pytest.param((FENCE,), ended_tenure, False, id="fence"),
+        pytest.param((REPEAT, GAP), lost_answers, True, id="batch number"),
+        pytest.param((GAP,), late_batch, False, id="what a batch is built on"),
+    ],
+)
+async def test_without_a_safeguard_its_test_fails(
+    own_server: StoreServer,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    conditions: tuple[str, ...],
+    guarded: Guarded,
+    *,
+    needs_proxy: bool,
+) -> None:
+    """A safeguard that nobody would miss is no safeguard."""
+    monkeypatch.setattr(store, "library", lambda: without(*conditions))
+    with Proxy(own_server.socket, own_server.directory / "p") as proxy:
+        async with owning(own_server, proxy.url, namespace) as owner:
+            await first_commit(owner)
+
+            with pytest.raises((AssertionError, pytest.fail.Exception)):
+                await guarded(owner, *([proxy] if needs_proxy else []))
+
+
+async def first_commit(owner: Owner) -> None:
+    owner.append("zero")
+    await owner.answered("zero")
