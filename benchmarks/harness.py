@@ -9,15 +9,16 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 
 from .workloads import Figure, Target, Workload
 
 #: Makes one call to a key and returns the number that the handler answered.
-Call = Callable[[str], Awaitable[int]]
+Call = Callable[[str], Coroutine[Any, Any, int]]
 
 
 class WrongResult(Exception):

@@ -19,8 +19,10 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import anyio
+from redis.asyncio import Redis
 from rich.console import Console
 from rich.table import Table
 
@@ -58,7 +60,7 @@ class Place:
             if root in parts:
                 below = parts[len(parts) - parts[::-1].index(root) :]
                 return prefix + ".".join(below[:depth])
-        return "built-in"
+        return "generated code" if self.file.startswith("<") else "built-in"
 
 
 #: Own time by place, in any unit.
@@ -96,6 +98,21 @@ def counted(times: Times) -> Generator[None]:
             times[Place(entry.file_name, function)] += round(entry.tottime * 1e6)
 
 
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One run under the profiler.
+
+    Args:
+        sample: What it measured.
+        times: Where this process spent its time.
+        server: What the server did for each call.
+    """
+
+    sample: Sample
+    times: Times
+    server: ServerUse
+
+
 @asynccontextmanager
 async def opened(subject: str, store_url: str, workload: Workload) -> AsyncGenerator[Subject]:
     """Open floor or engine.
@@ -116,7 +133,40 @@ async def opened(subject: str, store_url: str, workload: Workload) -> AsyncGener
         yield Subject(adding(runtime.client, workload.handler))
 
 
-async def profile(subject: str, workload: Workload, *, exact: bool) -> tuple[Sample, Times]:
+@dataclass(frozen=True, slots=True)
+class ServerUse:
+    """What the server did, in total or per call.
+
+    Args:
+        cpu_us: Its processor time in microseconds, that of its fsync thread included.
+        functions: Function calls that it ran.
+        function_us: Microseconds that it spent in them.
+    """
+
+    cpu_us: float
+    functions: float
+    function_us: float
+
+    def since(self, before: ServerUse, calls: int) -> ServerUse:
+        """Return what was added, divided by the calls that were made."""
+        return ServerUse(
+            (self.cpu_us - before.cpu_us) / calls,
+            (self.functions - before.functions) / calls,
+            (self.function_us - before.function_us) / calls,
+        )
+
+
+async def server_use(store_url: str) -> ServerUse:
+    """Ask the server what it did since its start."""
+    client: Any = Redis
+    async with client.from_url(store_url) as redis:
+        cpu: dict[str, float] = await redis.info("cpu")
+        commands: dict[str, dict[str, float]] = await redis.info("commandstats")
+    run = commands.get("cmdstat_fcall", {"calls": 0, "usec": 0})
+    return ServerUse((cpu["used_cpu_user"] + cpu["used_cpu_sys"]) * 1e6, run["calls"], run["usec"])
+
+
+async def profile(subject: str, workload: Workload, *, exact: bool) -> Profile:
     """Run a workload once to warm up and once under the profiler.
 
     Args:
@@ -128,32 +178,40 @@ async def profile(subject: str, workload: Workload, *, exact: bool) -> tuple[Sam
     with tempfile.TemporaryDirectory(prefix="keylane-profile-") as folder:
         async with EmbeddedStore(folder) as store, opened(subject, store.url, workload) as opened_subject:
             await opened_subject.sample(workload)
+            before = await server_use(store.url)
             with counted(times) if exact else sampled(times):
-                return await opened_subject.sample(workload), times
+                sample = await opened_subject.sample(workload)
+            return Profile(sample, times, (await server_use(store.url)).since(before, workload.invocations))
 
 
-def print_profile(sample: Sample, times: Times, top: int) -> None:
+def print_profile(profile: Profile, top: int) -> None:
     """Print own time by module and by function, in microseconds of processor time per call.
 
     Args:
-        sample: What the run measured.
-        times: Where its time went.
-        top: How many functions.
+        profile: A run.
+        top: How many lines of each.
     """
-    share = sample.cpu_us / max(times.total(), 1)
+    sample, server = profile.sample, profile.server
     modules: Counter[str] = Counter()
-    for place, time in times.items():
+    for place, time in profile.times.items():
         modules[place.module] += time
+    functions = Counter({f"{place.module}: {place.function}": time for place, time in profile.times.items()})
     console = Console()
     console.print(f"{sample.rate:,.0f}/s, p50 {sample.p50:.2f} ms, {sample.cpu_us:.1f} µs of processor time per call")
-    table = Table("module", "own µs per call", "share")
-    for module, time in modules.most_common(top):
-        table.add_row(module, f"{time * share:.2f}", f"{time / times.total():.1%}")
-    console.print(table)
-    table = Table("function", "own µs per call", "share")
-    for place, time in times.most_common(top):
-        table.add_row(f"{place.module}: {place.function}", f"{time * share:.2f}", f"{time / times.total():.1%}")
-    console.print(table)
+    console.print(
+        f"server per call: {server.cpu_us:.1f} µs of processor time, "
+        f"{server.functions:.2f} function calls of {server.function_us:.1f} µs together"
+    )
+    console.print(_table("module", modules, sample.cpu_us, top))
+    console.print(_table("function", functions, sample.cpu_us, top))
+
+
+def _table(heading: str, times: Counter[str], cpu_us: float, top: int) -> Table:
+    table = Table(heading, "own µs per call", "share")
+    total = max(times.total(), 1)
+    for name, time in times.most_common(top):
+        table.add_row(name, f"{time / total * cpu_us:.2f}", f"{time / total:.1%}")
+    return table
 
 
 def main() -> None:
@@ -169,10 +227,10 @@ def main() -> None:
     workload = next(workload for workload in WORKLOADS if workload.name == options.workload)
     workload = workload.with_invocations(options.invocations or workload.invocations * 5)
 
-    async def run() -> tuple[Sample, Times]:
+    async def run() -> Profile:
         return await profile("floor" if options.floor else "engine", workload, exact=options.exact)
 
-    print_profile(*anyio.run(run, backend_options={"use_uvloop": options.uvloop}), options.top)
+    print_profile(anyio.run(run, backend_options={"use_uvloop": options.uvloop}), options.top)
 
 
 if __name__ == "__main__":

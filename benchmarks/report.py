@@ -13,6 +13,9 @@ from rich.text import Text
 from .harness import Row, Sample, Spread, spread
 from .workloads import Figure
 
+#: Columns that the table needs; a narrower terminal wraps its lines rather than losing digits.
+TABLE_WIDTH = 132
+
 
 def print_table(rows: Sequence[Row], facts: Mapping[str, str]) -> None:
     """Print the facts and a line for each row.
@@ -21,11 +24,11 @@ def print_table(rows: Sequence[Row], facts: Mapping[str, str]) -> None:
         rows: What was measured.
         facts: Where.
     """
-    console = Console(soft_wrap=True)
+    console = Console(width=max(Console().width, TABLE_WIDTH))
     for name, fact in facts.items():
         console.print(Text(f"{name:>11}  {fact}"))
     table = Table(caption="median, and lowest–highest below it", caption_justify="left", show_lines=True)
-    table.add_column("workload")
+    table.add_column("workload", no_wrap=True)
     for heading in ("floor", "engine", "CPU µs each\nfloor | engine", "measured", "target"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
@@ -36,7 +39,7 @@ def print_table(rows: Sequence[Row], facts: Mapping[str, str]) -> None:
 def _cells(row: Row) -> tuple[Text | str, ...]:
     verdict = Text(_shown(row.value), style="green" if row.is_met else "bold red")
     return (
-        row.title.replace(", ", "\n", 1),
+        row.title,
         _figures(row.floor, row.target.figure),
         _figures(row.engine, row.target.figure),
         f"{_cpu(row.floor)} | {_cpu(row.engine)}",

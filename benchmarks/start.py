@@ -51,7 +51,7 @@ def start_once() -> Start:
     with tempfile.TemporaryDirectory(prefix="keylane-start-") as folder:
         begun = time.monotonic()
         with subprocess.Popen([*_command(folder)], stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None  # noqa: S101 - it was asked for
+            assert process.stdout is not None
             line = process.stdout.readline()
             answered = time.monotonic()
             process.wait(TIMEOUT_SECONDS)

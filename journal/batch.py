@@ -9,7 +9,7 @@ from typing import Any
 from .keyspace import PartitionSpace
 from .tenure import Tenure
 
-#: An operation of `lua/commit.lua`: its letter, then its arguments, with a key's name where the function has a position.
+#: An operation of `lua/commit.lua`: its letter and arguments, with a key's name where the function has a position.
 Operation = tuple[Any, ...]
 
 #: The operations that name a key, and the letter of the type that the key must have.

@@ -22,38 +22,64 @@ a subclass in user code may have any signature.
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
-_SHOWN_CHARACTERS: Final = 80
+from .call_errors import (
+    CallError,
+    CallTimeout,
+    Draining,
+    IdempotencyConflict,
+    InvalidInput,
+    InvalidKey,
+    InvalidOutput,
+    InvocationCancelled,
+    InvocationFailed,
+    InvocationPaused,
+    Overloaded,
+    PayloadTooLarge,
+    ResultExpired,
+    UnknownHandler,
+    UnknownObject,
+)
+from .root_error import KeylaneError
 
-
-class KeylaneError(Exception):
-    """The root of all errors that a user may catch.
-
-    Attributes:
-        code: Stable name of the kind of error, the same in every release.
-        message: What happened, without the id that some kinds add when printed.
-    """
-
-    code: str = "keylane"
-    field_names: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, message: str = "") -> None:
-        super().__init__(message)
-
-    @property
-    def message(self) -> str:
-        """What happened, in one sentence."""
-        return str(self.args[0]) if self.args else ""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _revive, (type(self), self.args, self.__dict__.copy())
-
-
-def _revive(kind: type[BaseException], arguments: tuple[object, ...], state: dict[str, object]) -> BaseException:
-    error = kind.__new__(kind, *arguments)
-    error.__dict__.update(state)
-    return error
+__all__ = [
+    "CallError",
+    "CallTimeout",
+    "Deadlock",
+    "Draining",
+    "EffectRejected",
+    "Fenced",
+    "IdempotencyConflict",
+    "InternalError",
+    "InvalidInput",
+    "InvalidKey",
+    "InvalidOutput",
+    "InvocationCancelled",
+    "InvocationFailed",
+    "InvocationPaused",
+    "KeylaneError",
+    "Overloaded",
+    "PayloadTooLarge",
+    "RegistrationError",
+    "ResultExpired",
+    "RetryableError",
+    "SchemaMismatch",
+    "StepFailed",
+    "StoreError",
+    "StoreFull",
+    "StoreUnavailable",
+    "Superseded",
+    "Suspended",
+    "TerminalError",
+    "UnknownHandler",
+    "UnknownObject",
+    "UnsafeStore",
+    "WrongKeyType",
+    "code_of",
+    "error_from",
+    "fields_of",
+]
 
 
 class TerminalError(KeylaneError):
@@ -144,284 +170,6 @@ class RetryableError(KeylaneError):
     def __init__(self, message: str = "", retry_after: timedelta | float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after.total_seconds() if isinstance(retry_after, timedelta) else retry_after
-
-
-class CallError(KeylaneError):
-    """A call was refused, or did not end with a result.
-
-    Attributes:
-        invocation_id: The invocation that the error is about, where there is one.
-    """
-
-    code = "call"
-    field_names = ("invocation_id",)
-    invocation_id: str | None = None
-
-    def __init__(self, message: str = "", *, invocation_id: str | None = None) -> None:
-        super().__init__(message)
-        self.invocation_id = invocation_id
-
-    def __str__(self) -> str:
-        if self.invocation_id is None:
-            return self.message
-        return f"{self.message} (invocation {self.invocation_id})"
-
-
-class UnknownObject(CallError):
-    """No object type of this name is hosted here."""
-
-    code = "unknown-object"
-    field_names = (*CallError.field_names, "name", "known")
-    name: str = ""
-    known: tuple[str, ...] = ()
-
-    def __init__(self, name: str, known: tuple[str, ...] = (), *, invocation_id: str | None = None) -> None:
-        super().__init__(f"no object type {name!r}; {_known('object types', known)}", invocation_id=invocation_id)
-        self.name = name
-        self.known = known
-
-
-class UnknownHandler(CallError):
-    """The object type has no handler of this name."""
-
-    code = "unknown-handler"
-    field_names = (*CallError.field_names, "object_name", "name", "known")
-    object_name: str = ""
-    name: str = ""
-    known: tuple[str, ...] = ()
-
-    def __init__(
-        self, object_name: str, name: str, known: tuple[str, ...] = (), *, invocation_id: str | None = None
-    ) -> None:
-        message = f"{object_name} has no handler {name!r}; {_known('handlers', known)}"
-        super().__init__(message, invocation_id=invocation_id)
-        self.object_name = object_name
-        self.name = name
-        self.known = known
-
-
-def _known(what: str, names: tuple[str, ...]) -> str:
-    return f"known {what}: {', '.join(names)}" if names else f"there are no {what}"
-
-
-class InvalidKey(CallError):
-    """A key or an invocation id that can't be one.
-
-    Attributes:
-        value: What was given.
-        reason: Why it can't be a key, and what to write instead.
-    """
-
-    code = "invalid-key"
-    field_names = (*CallError.field_names, "value", "reason")
-    value: str = ""
-    reason: str = ""
-
-    def __init__(self, value: object, reason: str) -> None:
-        # A lone surrogate may be what is wrong with it, and has to cross the wire in this error.
-        text = (value if isinstance(value, str) else repr(value)).encode(errors="backslashreplace").decode()
-        super().__init__(f"invalid key {_short(text)!r}: {reason}")
-        self.value = text
-        self.reason = reason
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 20]}…{text[-19:]}"
-
-
-class InvalidInput(CallError):
-    """An argument that does not fit the handler's declared type.
-
-    Attributes:
-        path: The offending field, e.g. `request.items[2].amount`.
-        reason: What is wrong with it.
-    """
-
-    code = "invalid-input"
-    field_names = (*CallError.field_names, "path", "reason")
-    path: str = ""
-    reason: str = ""
-
-    def __init__(self, path: str, reason: str, *, invocation_id: str | None = None) -> None:
-        super().__init__(f"invalid input at {path}: {reason}", invocation_id=invocation_id)
-        self.path = path
-        self.reason = reason
-
-
-class InvalidOutput(CallError):
-    """A result, a state value or a step's result that does not fit its declared type or can't be written down.
-
-    Attributes:
-        path: The offending field, e.g. `result.receipt.at`.
-        reason: What is wrong with it.
-    """
-
-    code = "invalid-output"
-    field_names = (*CallError.field_names, "path", "reason")
-    path: str = ""
-    reason: str = ""
-
-    def __init__(self, path: str, reason: str, *, invocation_id: str | None = None) -> None:
-        super().__init__(f"invalid output at {path}: {reason}", invocation_id=invocation_id)
-        self.path = path
-        self.reason = reason
-
-
-class PayloadTooLarge(CallError):
-    """A single value is larger than the payload limit.
-
-    Attributes:
-        value: Which value, e.g. `request` or `state proposal`.
-        size_bytes: How large it is when packed.
-        limit: How large it may be, in bytes.
-    """
-
-    code = "payload-too-large"
-    field_names = (*CallError.field_names, "value", "size_bytes", "limit")
-    value: str = ""
-    size_bytes: int = 0
-    limit: int = 0
-
-    def __init__(self, value: str, size_bytes: int, limit: int, *, invocation_id: str | None = None) -> None:
-        message = (
-            f"{value} has {size_bytes:,} bytes, the limit is {limit:,}: "
-            "keep the data elsewhere and pass a reference, or raise KEYLANE_PAYLOAD_LIMIT_BYTES"
-        )
-        super().__init__(message, invocation_id=invocation_id)
-        self.value = value
-        self.size_bytes = size_bytes
-        self.limit = limit
-
-
-class IdempotencyConflict(CallError):
-    """The idempotency key was used before, for another call.
-
-    Attributes:
-        fields: Paths of the fields that differ; None when the first arguments are no longer kept. Empty when all
-            values are the same, and only which fields were left out differs.
-    """
-
-    code = "idempotency-conflict"
-    field_names = (*CallError.field_names, "fields")
-    fields: tuple[str, ...] | None = None
-
-    def __init__(self, fields: tuple[str, ...] | None = None, *, invocation_id: str | None = None) -> None:
-        what = "the arguments, which are no longer kept" if fields is None else ", ".join(fields)
-        message = (
-            f"this idempotency key belongs to another call; they differ in {what}: use a new key for a new request"
-        )
-        super().__init__(message, invocation_id=invocation_id)
-        self.fields = fields
-
-
-class ResultExpired(CallError):
-    """The call ran before; its result has outlived its retention and it is not run again.
-
-    Attributes:
-        outcome: What had come of it, e.g. `completed` or `failed`.
-    """
-
-    code = "result-expired"
-    field_names = (*CallError.field_names, "outcome")
-    outcome: str = ""
-
-    def __init__(self, outcome: str, *, invocation_id: str | None = None) -> None:
-        message = f"known call, its result has expired; it had {outcome} and is not run again"
-        super().__init__(message, invocation_id=invocation_id)
-        self.outcome = outcome
-
-
-class Overloaded(CallError):
-    """A bound is reached: nothing was taken in, try again after `retry_after` seconds."""
-
-    code = "overloaded"
-    field_names = (*CallError.field_names, "retry_after", "what")
-    retry_after: float = 1.0
-    what: str = ""
-
-    def __init__(
-        self, retry_after: float, what: str = "the backlog of this key is full", *, invocation_id: str | None = None
-    ) -> None:
-        super().__init__(f"{what}: try again in {retry_after:g} s", invocation_id=invocation_id)
-        self.retry_after = retry_after
-        self.what = what
-
-
-class Draining(CallError):
-    """The worker is stopping: nothing was taken in, try again after `retry_after` seconds."""
-
-    code = "draining"
-    field_names = (*CallError.field_names, "retry_after")
-    retry_after: float = 1.0
-
-    def __init__(self, retry_after: float, *, invocation_id: str | None = None) -> None:
-        message = f"this worker is stopping and takes in nothing new: try again in {retry_after:g} s"
-        super().__init__(message, invocation_id=invocation_id)
-        self.retry_after = retry_after
-
-
-class CallTimeout(CallError):
-    """The caller's timeout passed; the invocation itself goes on."""
-
-    code = "call-timeout"
-    field_names = (*CallError.field_names, "timeout")
-    timeout: float = 0.0
-
-    def __init__(self, timeout: float, *, invocation_id: str | None = None) -> None:
-        what = (
-            "attach to it by its id"
-            if invocation_id
-            else "it may have been taken in: repeat it with an idempotency key"
-        )
-        super().__init__(f"no answer within {timeout:g} s; the call goes on, {what}", invocation_id=invocation_id)
-        self.timeout = timeout
-
-
-class InvocationFailed(CallError):
-    """The handler ended with a `TerminalError`, whose message, code and details these are."""
-
-    code = "invocation-failed"
-    field_names = (*CallError.field_names, "code", "details")
-    details: Any = None
-
-    def __init__(
-        self, message: str, code: str = TerminalError.code, details: Any = None, *, invocation_id: str | None = None
-    ) -> None:
-        super().__init__(message, invocation_id=invocation_id)
-        self.code = code
-        self.details = details
-
-
-class InvocationCancelled(CallError):
-    """The invocation was cancelled or killed before it had a result."""
-
-    code = "invocation-cancelled"
-
-    def __init__(self, *, invocation_id: str | None = None) -> None:
-        super().__init__("the invocation was cancelled before it had a result", invocation_id=invocation_id)
-
-
-class InvocationPaused(CallError):
-    """The invocation waits for a person.
-
-    Attributes:
-        reason: Why it is parked, e.g. `retries_spent` or `diverged`.
-        owner: Who is in charge, as the object type declares it.
-        detail: What happened last.
-    """
-
-    code = "invocation-paused"
-    field_names = (*CallError.field_names, "reason", "owner", "detail")
-    reason: str = ""
-    owner: str = ""
-    detail: str = ""
-
-    def __init__(self, reason: str, owner: str, detail: str = "", *, invocation_id: str | None = None) -> None:
-        told = f": {detail}" if detail else ""
-        super().__init__(f"paused ({reason}){told}; {owner} has to resume it", invocation_id=invocation_id)
-        self.reason = reason
-        self.owner = owner
-        self.detail = detail
 
 
 class StoreError(KeylaneError):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import redis.exceptions
 
@@ -70,9 +70,10 @@ async def read_state(
         WrongKeyType: A foreign key stands where the object's stream belongs.
         Undecodable: The state can't be read.
     """
-    if newest is None:
-        (newest,) = await ask(store, [newest_words(space, key_text)], [space.object(key_text)])
     entries, asked = newest, FIRST_READ_ENTRIES
+    if entries is None:
+        (found,) = await ask(store, [newest_words(space, key_text)], [space.object(key_text)])
+        entries = cast("list[Entry]", found)
     while not is_whole(entries[-asked:], asked):
         asked = FIRST_READ_ENTRIES * 8
         (older,) = await ask(store, [older_words(space, key_text, entries[-1][0])], [space.object(key_text)])

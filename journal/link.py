@@ -12,13 +12,16 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import anyio
+import hiredis
 import redis.exceptions
-from hiredis import pack_command
 
 from .errors import StoreUnavailable
+
+# Its type hint allows one word only.
+pack_command: Callable[[tuple[Any, ...]], bytes] = cast("Any", hiredis).pack_command
 
 logger = logging.getLogger("keylane.store")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 
 from .codec import Undecodable
 from .keyspace import PartitionSpace
@@ -61,7 +61,8 @@ def _answered(store: Store, days: tuple[int, ...], done: RecallDone, reply: Any)
             store.link.submit(("FUNCTION", "LOAD", store.library.code), _ignore)
         done(reply if isinstance(reply, LinkLost) else store_error(reply, store.url))
         return
-    empty = tuple(days[position - 1] for position in reply[2:])
+    positions = cast("list[int]", reply[2:])
+    empty = tuple(days[position - 1] for position in positions)
     try:
         entry = IdempotencyEntry.decode(reply[1]) if reply[1] else None
     except Undecodable as error:

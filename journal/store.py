@@ -174,7 +174,7 @@ class Store:
 
     def new_connection(self) -> Connection:
         """Return an unconnected connection whose library-level retries are off; who uses it watches the time."""
-        options = {
+        options: dict[str, Any] = {
             "protocol": 2,
             "socket_connect_timeout": CONNECT_TIMEOUT_SECONDS,
             # With a timeout of its own each write and read of redis-py costs a task; the link watches the time instead.

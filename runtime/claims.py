@@ -151,9 +151,7 @@ class Claims:
         else:
             self._conflict(partition, invocation, entry)
 
-    def _with_result(
-        self, partition: Partition, invocation: Invocation, entry: IdempotencyEntry, result: Any
-    ) -> None:
+    def _with_result(self, partition: Partition, invocation: Invocation, entry: IdempotencyEntry, result: Any) -> None:
         """Decide on a key that a former call used, once it is known whether its result is still there."""
         if isinstance(result, Exception):
             self._refuse(partition, invocation, as_call_error(result))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..journal import codec, operations
 from ..journal.batch import Commit, CommitDone, Operation
-from ..journal.errors import CallError, Fenced, KeylaneError, StepFailed, TerminalError, code_of, fields_of
+from ..journal.errors import Fenced, KeylaneError, StepFailed, TerminalError, code_of, fields_of
 from ..journal.operations import Delta, StateChange
 from ..journal.outcomes import (
     Failure,
@@ -63,9 +63,15 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def _details(error: BaseException) -> object:
-    if isinstance(error, StepFailed):
-        return {"name": error.name, "attempts": error.attempts, "error": error.error}
-    return getattr(error, "details", None)
+    match error:
+        case StepFailed():
+            return {"name": error.name, "attempts": error.attempts, "error": error.error}
+        case TerminalError():
+            return error.details
+        case KeylaneError():
+            return fields_of(error)
+        case _:
+            return None
 
 
 def _code(error: BaseException) -> str:
@@ -262,7 +268,7 @@ def skips(virtual_object: VirtualObject) -> bool:
     return virtual_object.on_paused == "skip"
 
 
-def refuse(partition: Partition, raw_id: bytes, entry: bytes | None, client: bytes | None, error: CallError) -> None:
+def refuse(partition: Partition, raw_id: bytes, entry: bytes | None, client: bytes | None, error: KeylaneError) -> None:
     """Write down that a request from the inbox was not taken in, and why."""
     outcome = encode_outcome(Refused(code_of(error), error.message, codec.pack(fields_of(error))))
     answer(partition, raw_id, entry, client, outcome)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from ..journal.codec import Undecodable
 from ..journal.errors import (
     Fenced,
     InternalError,
@@ -33,6 +34,7 @@ from .lane import Lane
 from .partition import Phase
 
 if TYPE_CHECKING:
+    from ..objects.handler import Handler
     from ..objects.policies import RetryPolicy
     from ..objects.settings import Settings
     from .steps import Steps
@@ -93,19 +95,15 @@ class Execution:
             lane.partition.ended(invocation, InternalError("the runtime failed on this invocation; see its log"))
 
     async def _run(self, lane: Lane, invocation: Invocation) -> None:
-        handler = invocation.handler
-        ctx = ExclusiveContext(lane, invocation, self.steps, None if handler.is_blocking else asyncio.current_task())
+        task = None if invocation.handler.is_blocking else asyncio.current_task()
+        ctx = ExclusiveContext(lane, invocation, self.steps, task)
         try:
-            boundary = handler.input
-            if boundary is None:
-                value = await self._call(handler, ctx)
-            else:
-                value = await self._call(handler, ctx, boundary.load(_payload(invocation)))
-            if ctx.ended_by is None:
-                packed = handler.output.dump(value)
-                self.steps.check_size("result", packed)
+            arguments = _arguments(invocation)
         except InvalidInput as error:
             self._refuse(lane, invocation, error)
+            return
+        try:
+            packed = await self._result(invocation.handler, ctx, arguments)
         except (TerminalError, InvalidOutput, PayloadTooLarge) as error:
             self._end(lane, invocation, ctx, Rejected(failure_of(error)))
         except Exception as error:  # noqa: BLE001, whatever a handler raises is retried
@@ -113,18 +111,22 @@ class Execution:
         except BaseException as error:
             if error is not ctx.ended_by:
                 raise
-            self._unwound(lane, invocation, ctx)
+            self._unwound(lane, invocation)
         else:
-            if ctx.ended_by is None:
-                self._end(lane, invocation, ctx, Succeeded(packed))
-            else:
-                self._unwound(lane, invocation, ctx)
+            self._end(lane, invocation, ctx, Succeeded(packed))
 
-    async def _call(self, handler: Any, ctx: ExclusiveContext, *argument: Any) -> Any:
-        if not handler.is_blocking:
-            return await handler.function(ctx, *argument)
-        run = partial(handler.function, BlockingExclusiveContext(ctx), *argument)
-        return await anyio.to_thread.run_sync(run, limiter=self._limiter)
+    async def _result(self, handler: Handler[Any, Any], ctx: ExclusiveContext, arguments: tuple[Any, ...]) -> bytes:
+        if handler.is_blocking:
+            run = partial(handler.function, BlockingExclusiveContext(ctx), *arguments)
+            value = await anyio.to_thread.run_sync(run, limiter=self._limiter, abandon_on_cancel=True)
+        else:
+            value = await handler.function(ctx, *arguments)
+        if ctx.ended_by is not None:
+            # The handler swallowed what ended it; its value was built on nothing.
+            raise ctx.ended_by
+        packed = handler.output.dump(value)
+        self.steps.check_size("result", packed)
+        return packed
 
     def _end(self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext, outcome: Succeeded | Rejected) -> None:
         if ctx.is_stale or invocation.ended:
@@ -147,17 +149,16 @@ class Execution:
             refuse(lane.partition, invocation.raw_id, invocation.entry, invocation.client, error)
         lane.partition.ended(invocation, error)
 
-    def _unwound(self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext) -> None:
+    def _unwound(self, lane: Lane, invocation: Invocation) -> None:
         """Take note of why a run ended from within: parked, or its lane has another history now."""
         if invocation.standing is not None and invocation.standing.status is Status.PAUSED:
             self._park(lane, invocation)
-        del ctx
 
     async def _failed(self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext, error: Exception) -> None:
         if ctx.is_stale or invocation.ended:
             return
         if ctx.ended_by is not None:
-            self._unwound(lane, invocation, ctx)
+            self._unwound(lane, invocation)
             return
         policy = invocation.handler.retry or self._retry
         attempt = invocation.attempts + 1
@@ -220,7 +221,18 @@ def paused_error(lane: Lane, invocation: Invocation) -> InvocationPaused:
     )
 
 
-def _payload(invocation: Invocation) -> bytes:
+def _arguments(invocation: Invocation) -> tuple[Any, ...]:
+    """Return what the handler is called with behind its context.
+
+    Raises:
+        InvalidInput: What came does not fit the declared type, or can't be read.
+    """
+    boundary = invocation.handler.input
+    if boundary is None:
+        return ()
     if invocation.payload is None:
-        raise InvalidInput("argument", "the handler takes an argument and none was given")
-    return invocation.payload
+        raise InvalidInput(boundary.where, "the handler takes an argument and none was given")
+    try:
+        return (boundary.load(invocation.payload),)
+    except Undecodable as error:
+        raise InvalidInput(boundary.where, str(error)) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 from pathlib import Path
 from types import FrameType
 
@@ -17,7 +17,7 @@ def is_own(filename: str) -> bool:
 
 def caller_line() -> str:
     """Return file and line of the innermost frame that is not the library's."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001, there is no public way to walk the stack cheaply
+    frame: FrameType | None = inspect.currentframe()
     while frame is not None:
         if not is_own(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, assert_never, cast
 
 from ..journal.codec import unpack
 from ..journal.descriptions import InvocationDescription
 from ..journal.errors import (
     CallError,
     InternalError,
+    InvalidOutput,
     InvocationFailed,
     InvocationPaused,
     KeylaneError,
+    PayloadTooLarge,
     error_from,
 )
 from ..journal.inbox import KNOWN, comparable
@@ -158,8 +160,15 @@ def value_of(ended: Ended, output: Boundary[Any] | None, invocation_id: str, own
             assert_never(ended)
 
 
-def _failed(failure: Failure, invocation_id: str) -> InvocationFailed:
+#: Failures of a handler that name the value at fault and reach the caller as what they are.
+_NAMED: Final = (InvalidOutput.code, PayloadTooLarge.code)
+
+
+def _failed(failure: Failure, invocation_id: str) -> KeylaneError:
     details = None if failure.details is None else unpack(failure.details)
+    if failure.code in _NAMED and isinstance(details, dict):
+        fields = cast("dict[str, Any]", details)
+        return error_from(failure.code, failure.message, {**fields, "invocation_id": invocation_id})
     return InvocationFailed(failure.message, failure.code, details, invocation_id=invocation_id)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -17,9 +17,10 @@ from ..journal.lane_reading import LaneContents, OpenInvocation, ask, read_invoc
 from ..journal.outcomes import IdempotencyEntry
 from ..journal.recall import DAY_MS
 from ..journal.records import Accepted, Paused, PauseReason, Record
-from ..journal.snapshots import FIRST_READ_ENTRIES, fold, is_whole, newest_words
+from ..journal.snapshots import FIRST_READ_ENTRIES, Entry, fold, is_whole, newest_words
 from ..journal.transitions import IllegalTransition, Standing, Status, replay
 from .context import steps_of
+from .endings import refuse
 from .invocation import Hold, IdempotencyClaim, Invocation
 from .lane import Lane
 from .partition import FirstArguments, Partition, Phase
@@ -74,9 +75,8 @@ class Loading:
         link.submit(("LRANGE", space.lane(lane.key_text), 0, -1), partial(self._looked, lane, answers))
 
     def _looked(self, lane: Lane, answers: list[Any], ids: Any) -> None:
-        newest = answers[0] if answers else None
-        is_simple = isinstance(newest, list) and ids == [] and is_whole(newest, FIRST_READ_ENTRIES)
-        if not is_simple:
+        newest = cast("list[Entry]", answers[0]) if answers and isinstance(answers[0], list) else None
+        if newest is None or ids != [] or not is_whole(newest, FIRST_READ_ENTRIES):
             self._errands.add(partial(self._load_whole, lane))
             return
         try:
@@ -133,6 +133,9 @@ class Loading:
     def _fail(self, lane: Lane, error: KeylaneError) -> None:
         logger.error("%s %s: %s", lane.partition.space, lane.key_text, error)
         lane.loading = False
+        for invocation in lane.queue:
+            if invocation.entry is not None and not invocation.accepted:
+                refuse(lane.partition, invocation.raw_id, invocation.entry, invocation.client, error)
         lane.partition.lane_failed(lane, error)
 
     def _install(self, lane: Lane, contents: LaneContents, extras: _Extras) -> None:

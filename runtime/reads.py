@@ -75,7 +75,9 @@ class Reads:
         else:
             key = Key.parse(key_text)
             values = await self._values(partition, space, key_text)
-        ctx = ReadingContext(space.type_name, key, values, format_id(space.type_name, space.number, raw_id), partial(_now, partition))
+        ctx = ReadingContext(
+            space.type_name, key, values, format_id(space.type_name, space.number, raw_id), partial(_now, partition)
+        )
         arguments: tuple[Any, ...] = ()
         if handler.input is not None:
             if payload is None:

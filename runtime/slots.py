@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -73,7 +73,7 @@ class Slots(Generic[Work]):
                 self._idle.remove(idle)
 
     @contextmanager
-    def lent(self) -> Iterator[None]:
+    def lent(self) -> Generator[None]:
         """Give this slot's place to another one while the handler waits."""
         self._lent += 1
         self._grow()

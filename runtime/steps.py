@@ -21,6 +21,7 @@ from ..journal.errors import (
     RetryableError,
     Suspended,
     TerminalError,
+    fields_of,
 )
 from ..journal.errors import (
     StepFailed as StepFailedError,
@@ -108,7 +109,7 @@ class Steps:
             TerminalError: The step raised one, now or in the recorded run.
             StepFailed: Its attempts are spent and `on_exhausted="raise"`.
         """
-        plan = self._plan(ctx, lane, name, action, arguments, options)
+        plan = self._plan(ctx, name, action, arguments, options)
         settled = await self._recorded(ctx, lane, invocation, plan)
         if settled is None:
             await self._settle(ctx, lane, invocation)
@@ -120,7 +121,6 @@ class Steps:
     def _plan(
         self,
         ctx: ExclusiveContext,
-        lane: Lane,
         name: str,
         action: Callable[..., Any],
         arguments: tuple[Any, ...],
@@ -226,7 +226,7 @@ class Steps:
             self.check_size(f"step {plan.name}", packed)
         except (InvalidOutput, PayloadTooLarge) as error:
             # Running it again would give the same kind of value, and perhaps the outside action twice.
-            raise TerminalError(error.message, code=error.code) from error
+            raise TerminalError(error.message, code=error.code, details=fields_of(error)) from error
         return packed
 
     async def _call(self, plan: StepPlan) -> Any:

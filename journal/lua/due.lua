@@ -3,9 +3,11 @@
 -- KEYS  1 owner · 2 due
 -- ARGV  1 how many to answer at most
 -- Answers {partition time, time of the next one that is not due yet or -1, id, id, …}, earliest first.
+-- Refuses SCHEMA.
 
 local function due(keys, argv)
-  local held = redis.call('HMGET', keys[1], 'time', 'offset')
+  local held = redis.call('HMGET', keys[1], 'time', 'offset', 'schema')
+  if held[3] ~= SCHEMA then return refuse('SCHEMA', tostring(held[3])) end
   local now = partition_time(held[1], held[2])
   local answer = redis.call('ZRANGEBYSCORE', keys[2], '-inf', int(now), 'LIMIT', 0, tonumber(argv[1]))
   local later = redis.call('ZRANGEBYSCORE', keys[2], '(' .. int(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)

@@ -4,10 +4,11 @@
 -- ARGV  1 digest of the key
 -- Answers {partition time, entry or an empty string, position, position, …}: the positions, counted from 1, of the days
 -- looked at that have no hash, so that the owner need not ask for them again.
--- Refuses WRONGKEYTYPE key.
+-- Refuses SCHEMA, WRONGKEYTYPE key.
 
 local function recall(keys, argv)
-  local held = redis.call('HMGET', keys[1], 'time', 'offset')
+  local held = redis.call('HMGET', keys[1], 'time', 'offset', 'schema')
+  if held[3] ~= SCHEMA then return refuse('SCHEMA', tostring(held[3])) end
   local answer = {partition_time(held[1], held[2]), ''}
   for position = 2, #keys do
     local found = redis.call('TYPE', keys[position])['ok']

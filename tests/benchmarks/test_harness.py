@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+
 from benchmarks.harness import Subject, WrongResult, compare, read, spread
 from benchmarks.profiling import Place
 from benchmarks.workloads import Figure, Handler, Target, Workload

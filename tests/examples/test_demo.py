@@ -39,7 +39,7 @@ def test_the_books_agree_after_a_worker_was_killed(tmp_path: Path) -> None:
     assert demo.returncode == 0, output
     assert "The books agree" in output
     assert re.search(r"duplicates\D+0\s", output)
-    assert re.search(r"to the last completion\D+\d+\.\d\d s, \d+\.\d\d s", output)
+    assert re.search(r"first and last completion after the kill\D+\d+\.\d\d s, \d+\.\d\d s", output)
     assert processes_of(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 

@@ -46,7 +46,7 @@ def test_right_books_have_no_fault() -> None:
         (replace(RIGHT, answers=ANSWERS[:1]), "second was answered 0 times"),
         (replace(RIGHT, ledger=[]), "told but not in the ledger: R1"),
         (replace(RIGHT, ledger=[entry(FIRST), entry(receipt(2, "1.00", 2))]), "in the ledger but not told: R2"),
-        (replace(RIGHT, ledger=[entry(FIRST), entry(receipt(2, "60.00", 1))]), "1 ledger entries repeat an operation"),
+        (replace(RIGHT, ledger=[entry(FIRST), entry(receipt(2, "60.00", 1))]), "in the ledger but not told: R2"),
         (replace(RIGHT, ledger=[entry(receipt(1, "160.00", 1))]), "160.00 went out for acme/o-1, which cost 100.00"),
         (replace(RIGHT, statuses={KEY: OrderStatus.of(KEY, [])}), "acme/o-1 says that 0 were refunded"),
         (
@@ -58,6 +58,14 @@ def test_right_books_have_no_fault() -> None:
 def test_each_fault_is_named(books: Books, expected: str) -> None:
     """Whatever is wrong in the books is reported with the order or refund that it is about."""
     assert any(expected in fault for fault in faults(books))
+
+
+@pytest.mark.parametrize("operation", [1, 2])
+def test_a_second_movement_of_money_is_a_duplicate_under_any_id(operation: int) -> None:
+    """Sent again with the same operation id or with a new one: it is counted."""
+    books = replace(RIGHT, ledger=[entry(FIRST), entry(receipt(2, "60.00", operation))])
+
+    assert books.duplicates == 1
 
 
 def test_the_workload_depends_on_its_seed_alone() -> None:

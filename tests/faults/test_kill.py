@@ -11,7 +11,7 @@ import pytest
 from keylane import Client
 from keylane.journal.records import Completed, StepCompleted, decode
 from keylane.journal.transitions import Status, replay
-from tests.objects_catalogue import app, counter, marks
+from tests.objects_catalogue import app, counter, marks, three_steps
 
 from .fault_points import Action, Fault, Moment
 from .harness import StoreServer
@@ -108,9 +108,7 @@ async def test_workers_killed_again_and_again_lose_and_double_nothing(
     async with Client(shared_server.url, namespace=namespace) as client:
         keys = [f"acme/{number % 5}" for number in range(20)]
         trails = [tmp_path / f"trail-{number}" for number in range(20)]
-        handles = [
-            await client.send("Steps", key, "three_steps", str(path)) for key, path in zip(keys, trails, strict=True)
-        ]
+        handles = [await client.send(three_steps, key, str(path)) for key, path in zip(keys, trails, strict=True)]
         for number in (3, 5, 8):
             with WorkerProcess(shared_server.url, namespace, faults=f"kill:after:{number}") as dying:
                 assert await dying.ended(20) == -signal.SIGKILL, dying.stderr

@@ -8,7 +8,7 @@ from enum import Enum, IntEnum, StrEnum
 from fractions import Fraction
 from ipaddress import IPv4Address, IPv6Network
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -243,19 +243,19 @@ TYPE_TABLE_NAMES = [name for name, _, _ in TYPE_TABLE]
 
 def exactly(value: object) -> str:
     """What must be the same after the round trip: more than equality, which takes 1 for True and 1.0 for 1."""
+    kind = type(value).__name__
     match value:
         case set() | frozenset():
-            members = sorted(exactly(member) for member in value)
-            return f"{type(value).__name__}{members}"
+            return f"{kind}{sorted(exactly(member) for member in cast('set[object]', value))}"
         case datetime():
             return f"{value!r} {value.fold} {value.utcoffset()}"
         case dict():
-            return f"{type(value).__name__}{[(exactly(key), exactly(child)) for key, child in value.items()]}"
+            return f"{kind}{[exactly(item) for item in cast('dict[object, object]', value).items()]}"
         case list() | tuple() | deque():
-            return f"{type(value).__name__}{[exactly(child) for child in value]}"
+            return f"{kind}{[exactly(child) for child in cast('list[object]', value)]}"
         case BaseModel():
-            return f"{type(value).__name__}{exactly(value.__dict__)}{exactly(value.model_extra)}"
+            return f"{kind}{exactly(value.__dict__)}{exactly(value.model_extra)}"
         case _ if hasattr(value, "__dataclass_fields__"):
-            return f"{type(value).__name__}{exactly(vars(value))}"
+            return f"{kind}{exactly(vars(value))}"
         case _:
-            return f"{type(value).__name__} {value!r}"
+            return f"{kind} {value!r}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -32,7 +32,7 @@ async def double(ctx: ObjectContext, number: int) -> int:
 
 
 @contextmanager
-def owner_in_a_thread(store_url: str, namespace: str, *outcomes: Outcome) -> Iterator[None]:
+def owner_in_a_thread(store_url: str, namespace: str, *outcomes: Outcome) -> Generator[None]:
     """Answer the next requests in turn, on a loop in another thread."""
 
     async def answer() -> None:
@@ -75,7 +75,11 @@ def test_threads_share_a_client(store_url: str, namespace: str) -> None:
         BlockingClient(store_url, namespace=namespace) as client,
         ThreadPoolExecutor(8) as threads,
     ):
-        answers = threads.map(lambda number: client.call(double, KEY, number, timeout=10), range(20))
+
+        def call(number: int) -> int:
+            return client.call(double, KEY, number, timeout=10)
+
+        answers = threads.map(call, range(20))
 
         assert sorted(answers) == list(range(20))
 

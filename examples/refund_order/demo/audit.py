@@ -32,9 +32,21 @@ class Books:
         return Counter(answer.outcome for answer in self.answers if isinstance(answer.outcome, str))
 
     @property
+    def untold(self) -> list[str]:
+        """Ledger entries that belong to no refund that was reported done."""
+        told = Counter(_line(receipt) for receipt in self.receipts)
+        return list((Counter(_line(entry) for entry in self.ledger) - told).elements())
+
+    @property
+    def unbooked(self) -> list[str]:
+        """Refunds that were reported done and are not in the ledger."""
+        booked = Counter(_line(entry) for entry in self.ledger)
+        return list((Counter(_line(receipt) for receipt in self.receipts) - booked).elements())
+
+    @property
     def duplicates(self) -> int:
-        """Movements of money beyond the first one of each operation."""
-        return len(self.ledger) - len({entry.operation_id for entry in self.ledger})
+        """Movements of money beyond one for each refund that was reported done, under whatever operation id."""
+        return len(self.untold)
 
     @property
     def paid(self) -> dict[str, Decimal]:
@@ -57,12 +69,8 @@ def _unanswered(books: Books) -> Iterable[str]:
 
 def _mismatches(books: Books) -> Iterable[str]:
     """Each refund that was reported done has exactly one ledger entry, and each entry one such refund."""
-    told = Counter(_line(receipt) for receipt in books.receipts)
-    booked = Counter(_line(entry) for entry in books.ledger)
-    yield from (f"told but not in the ledger: {line}" for line in (told - booked).elements())
-    yield from (f"in the ledger but not told: {line}" for line in (booked - told).elements())
-    if books.duplicates:
-        yield f"{books.duplicates} ledger entries repeat an operation"
+    yield from (f"told but not in the ledger: {line}" for line in books.unbooked)
+    yield from (f"in the ledger but not told: {line}" for line in books.untold)
 
 
 def _overpaid(books: Books) -> Iterable[str]:

@@ -25,11 +25,11 @@ from .audit import Books, faults
 from .driver import Driver
 from .processes import Child, ProcessDied, Processes
 from .report import Kill, Run, show
-from .workload import make_workload
+from .workload import Ask, Workload, make_workload
 
 ORDERS_AT_ONCE = 24
 TIME_LIMIT_S = 55.0
-PAYMENTS = Behaviour(latency_ms=150, latency_spread_ms=300, drop_probability=0.08)
+UNKNOWN_TO_PAYMENTS_EVERY = 70
 FAILED = 1
 INTERRUPTED = 130
 
@@ -67,11 +67,14 @@ def main() -> None:
     plan = _plan()
     console = Console(highlight=False)
     files = Files(Path(tempfile.mkdtemp(prefix="keylane-demo-")))
-    status = anyio.run(_guarded, console, files, plan)
-    if status == FAILED:
-        console.print(f"Logs, orders and ledger are kept in {files.folder}")
-    else:
-        shutil.rmtree(files.folder, ignore_errors=True)
+    status = FAILED
+    try:
+        status = anyio.run(_guarded, console, files, plan)
+    finally:
+        if status == FAILED:
+            console.print(f"Logs, orders and ledger are kept in {files.folder}")
+        else:
+            shutil.rmtree(files.folder, ignore_errors=True)
     sys.exit(status)
 
 
@@ -121,12 +124,12 @@ async def _run(console: Console, files: Files, plan: Plan) -> int:
             "REFUND_ORDER_ORDERS_PATH": str(files.orders),
             "REFUND_ORDER_POLICY_PATH": str(files.policy),
         }
-        victim, _ = [await processes.worker(number, store.url, environment) for number in (1, 2)]
+        workers = [await processes.worker(number, store.url, environment) for number in (1, 2)]
         async with PaymentClient(payments_url) as payments, Client(store.url) as client, processes.watched():
-            await payments.set_behaviour(PAYMENTS.model_copy(update={"seed": plan.seed}))
+            await payments.set_behaviour(_behaviour(workload, plan.seed))
             driver = Driver(client, workload)
             began_at_s = time.monotonic()
-            kill = await _ask_and_kill(console, driver, victim, PolicyLog(files.policy))
+            kill = await _ask_and_kill(console, driver, workers, PolicyLog(files.policy))
             took_s = time.monotonic() - began_at_s
             statuses = await driver.statuses(at_once=ORDERS_AT_ONCE)
             books = Books(workload.orders, workload.asks, driver.answers, statuses, await payments.ledger())
@@ -136,29 +139,39 @@ async def _run(console: Console, files: Files, plan: Plan) -> int:
     return FAILED if run.faults else 0
 
 
-async def _ask_and_kill(console: Console, driver: Driver, victim: Child, log: PolicyLog) -> Kill:
+async def _ask_and_kill(console: Console, driver: Driver, workers: list[Child], log: PolicyLog) -> Kill:
     note = TextColumn("{task.fields[note]}")
     columns = (TextColumn("refunds"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), note)
     total = len(driver.workload.asks)
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("refunds", total=total, note="two workers")
         async with driver.asking(orders_at_once=ORDERS_AT_ONCE, on_answer=lambda: progress.advance(bar)):
-            kill = await _kill_half_way(driver, victim, total // 2, log)
-            progress.update(bar, note=f"{victim.name} killed, {len(kill.open)} open")
+            kill = await _kill_half_way(driver, workers, total // 2, log)
+            progress.update(bar, note=f"{kill.worker} killed, {len(kill.open)} open")
     return kill
 
 
-async def _kill_half_way(driver: Driver, victim: Child, answers: int, log: PolicyLog) -> Kill:
+async def _kill_half_way(driver: Driver, workers: list[Child], answers: int, log: PolicyLog) -> Kill:
+    """Kill the worker that has more in hand."""
     await driver.answered(answers)
+    victim = max(workers, key=lambda worker: len(_in_hand(worker, driver.open, log)))
     at_s, open_asks = time.monotonic(), driver.open
     victim.kill()
     await victim.process.wait()
-    in_hand = {
-        unquote(question.operation_id.rpartition("/")[0])
-        for question in log.questions()
-        if question.process_id == victim.process.pid
-    }
-    return Kill(victim.name, at_s, open_asks, frozenset(ask for ask in open_asks if ask.key in in_hand))
+    return Kill(victim.name, at_s, open_asks, _in_hand(victim, open_asks, log))
+
+
+def _in_hand(worker: Child, open_asks: frozenset[Ask], log: PolicyLog) -> frozenset[Ask]:
+    """Return the open refunds on orders about which this worker asked the policy check."""
+    ids = [question.operation_id for question in log.questions() if question.process_id == worker.process.pid]
+    keys = {unquote(operation_id.rpartition("/")[0]) for operation_id in ids}
+    return frozenset(ask for ask in open_asks if ask.key in keys)
+
+
+def _behaviour(workload: Workload, seed: int) -> Behaviour:
+    """Make the payment service slow and unreliable, and let it not know some of the orders."""
+    unknown = frozenset(order.key for order in workload.orders[::UNKNOWN_TO_PAYMENTS_EVERY])
+    return Behaviour(latency_ms=150, latency_spread_ms=300, drop_probability=0.08, unknown_orders=unknown, seed=seed)
 
 
 def _first_message(errors: ExceptionGroup[ProcessDied | TimeoutError]) -> str:

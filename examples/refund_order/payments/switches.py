@@ -61,6 +61,7 @@ class Switches:
             self._counts["requests"] += 1
             self._arrivals[operation_id] += 1
             arrival, behaviour = self._arrivals[operation_id], self._behaviour
+            self._counts["sent_again"] += arrival > 1
         draw = random.Random(f"{behaviour.seed}:{operation_id}:{arrival}")
         return Fate(
             latency_s=(behaviour.latency_ms + draw.random() * behaviour.latency_spread_ms) / _SECOND_MS,

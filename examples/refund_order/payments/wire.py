@@ -96,6 +96,7 @@ class Statistics(Message):
     """What happened to the requests since this process of the service began."""
 
     requests: int = 0
+    sent_again: int = 0
     replayed: int = 0
     rejected: int = 0
     dropped: int = 0
