@@ -63,6 +63,17 @@ class Place:
         return "generated code" if self.file.startswith("<") else "built-in"
 
 
+def place_of(frame: FrameType) -> Place:
+    """Return where a frame is; the generated methods of a dataclass are named after its class."""
+    code = frame.f_code
+    if code.co_filename == "<string>" and "self" in frame.f_locals:
+        instance: object = frame.f_locals["self"]
+        owner = type(instance)
+        file = getattr(sys.modules.get(owner.__module__), "__file__", None) or code.co_filename
+        return Place(file, f"{owner.__qualname__}.{code.co_name}")
+    return Place(code.co_filename, code.co_qualname)
+
+
 #: Own time by place, in any unit.
 Times = Counter[Place]
 
@@ -73,7 +84,7 @@ def sampled(times: Times) -> Generator[None]:
 
     def note(_: int, frame: FrameType | None) -> None:
         if frame is not None:
-            times[Place(frame.f_code.co_filename, frame.f_code.co_qualname)] += 1
+            times[place_of(frame)] += 1
 
     before = signal.signal(signal.SIGPROF, note)
     signal.setitimer(signal.ITIMER_PROF, SAMPLE_SECONDS, SAMPLE_SECONDS)

@@ -28,6 +28,10 @@ FULL_INBOX_RETRY_SECONDS: Final = 1.0
 RESUBMIT_FIRST_SECONDS: Final = 0.05
 RESUBMIT_CAP_SECONDS: Final = 1.0
 
+#: How much of an inbox is looked through for a request.
+TRACE_PAGES: Final = 20
+TRACE_PAGE_ENTRIES: Final = 100
+
 #: Where an owner that has read nothing yet begins.
 START: Final = b"0-0"
 #: What a submission answers instead of an entry id when the request is already past the inbox.
@@ -204,6 +208,34 @@ async def read_after(store: Store, space: PartitionSpace, cursor: bytes, count: 
             raise WrongKeyType(space.inbox.decode(errors="replace")) from error
         raise
     return [(entry, fields[1] if fields[:1] == [b"m"] else b"") for entry, fields in entries or ()]
+
+
+async def leaves_no_trace(store: Store, space: PartitionSpace, raw_id: bytes) -> bool:
+    """Tell whether nobody has anything of a request: it lies in no inbox, has no records and no result.
+
+    An id that was given out is in one of these places until its retention has passed. With a very long inbox the answer
+    is no, because not all of it is looked through.
+
+    Raises:
+        StoreUnavailable: The store is away.
+    """
+    if await _is_written(store, space, raw_id):
+        return False
+    cursor = START
+    for _ in range(TRACE_PAGES):
+        entries = await read_after(store, space, cursor, TRACE_PAGE_ENTRIES)
+        # The id stands in the bytes of its request; another one that holds it by chance only makes the answer a no.
+        if any(raw_id in data for _, data in entries):
+            return False
+        if len(entries) < TRACE_PAGE_ENTRIES:
+            # Whoever took the request in between the two readings has written something of it.
+            return not await _is_written(store, space, raw_id)
+        cursor = entries[-1][0]
+    return False
+
+
+async def _is_written(store: Store, space: PartitionSpace, raw_id: bytes) -> bool:
+    return await store.call("EXISTS", space.result(raw_id), space.invocation(raw_id)) > 0
 
 
 def comparable(entry: bytes) -> tuple[int, int]:

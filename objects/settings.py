@@ -34,13 +34,11 @@ class Settings(BaseSettings):
     sweep_seconds: Seconds = Field(1.0, description="How often a worker looks for what no hint has told it.")
     lane_slots: Count = Field(256, description="Exclusive invocations that one worker runs at a time.")
     blocking_threads: Count = Field(40, description="Plain `def` handlers that one worker runs at a time.")
-    resident_lanes: Count = Field(100_000, description="Lanes whose state a worker keeps in memory.")
     backlog_per_key: Count = Field(1_000, description="Invocations that may wait in one lane.")
     drain_limit_seconds: Seconds = Field(30.0, description="How long a stopping worker waits for running work.")
     stuck_after_seconds: Seconds = Field(
         30.0, description="After so long without a turn of the event loop the lease goes."
     )
-    waiting_residency_seconds: Seconds = Field(30.0, description="How long a waiting handler is kept in memory.")
 
     retry_first_seconds: Seconds = Field(0.05, description="Pause after the first failed attempt.")
     retry_factor: float = Field(2.0, ge=1, allow_inf_nan=False, description="Growth of the pause.")
@@ -48,7 +46,6 @@ class Settings(BaseSettings):
     retry_attempts: int = Field(10, ge=1, le=10_000, description="Attempts in all.")
 
     payload_limit_bytes: int = Field(1_048_576, ge=1_024, le=268_435_456, description="Largest single value.")
-    records_per_invocation: Count = Field(10_000, description="Records of one invocation.")
     snapshot_every_deltas: Count = Field(32, description="State deltas after which an object gets a snapshot.")
     result_retention_seconds: Seconds = Field(86_400.0, description="How long results and histories are kept.")
     tombstone_retention_days: int = Field(30, ge=1, le=400, description="How long an idempotency key is known.")

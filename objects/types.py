@@ -255,8 +255,9 @@ def _schema_of(form: Any, where: str, names: Mapping[str, Any] | None) -> _Schem
             remedy="define it before, and import it outside `if TYPE_CHECKING:`",
         ) from error
     except (PydanticUserError, TypeError) as error:
+        why = str(error).splitlines()[0].split(". ")[0]
         raise RegistrationError(
-            f"the type of {where}, {form!r}, can't be written down ({str(error).splitlines()[0]})",
+            f"the type of {where}, {form!r}, can't be written down ({why})",
             parameter=where,
             remedy="declare a pydantic model, a dataclass or plain types",
         ) from error

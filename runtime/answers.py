@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from ..journal.codec import Undecodable
-from ..journal.errors import KeylaneError, ResultExpired
+from ..journal.errors import CallError, KeylaneError, ResultExpired
+from ..journal.key import format_id
 from ..journal.keyspace import PartitionSpace
 from ..journal.outcomes import Outcome, decode_outcome
 from ..journal.records import Completed, Failed, Paused, decode
@@ -72,6 +73,7 @@ class Answers:
         self._brooms: Wheel[str] = Wheel(self.sweep_channels)
         self._used_channels: set[bytes] = set()
         self._is_broom_set = False
+        self._is_closed = False
 
     @property
     def waiting(self) -> int:
@@ -80,12 +82,11 @@ class Answers:
 
     def close(self) -> None:
         """Give up all waits and timers."""
+        self._is_closed = True
         for wheel in (self.deadlines, self._looks, self._brooms):
             wheel.close()
-        watches, self._watches = self._watches, {}
-        for watch in watches.values():
-            for future in (*watch.futures, *watch.acceptances):
-                future.cancel()
+        for watch in tuple(self._watches.values()):
+            self._fail(watch, CallError("the client was closed; the invocation goes on"))
 
     def expect(self, space: PartitionSpace, raw_id: bytes) -> asyncio.Future[Ended]:
         """Begin to wait for the end of an invocation; `forget` has to be called in any case.
@@ -147,6 +148,8 @@ class Answers:
     def _watch(self, space: PartitionSpace, raw_id: bytes) -> Watch:
         watch = self._watches.get(raw_id)
         if watch is None:
+            if self._is_closed:
+                raise CallError("the client was closed before its answer came; the invocation goes on")
             watch = self._watches[raw_id] = Watch(space, raw_id)
             watch.slot = self._looks.add(watch, FIRST_LOOK_SECONDS)
             self._use(space.answer_channel)
@@ -221,7 +224,9 @@ class Answers:
     def _ended_without_result(self, watch: Watch, outcome: str) -> None:
         """Look once more: the end may have been written between the two readings. Then it has expired."""
         if watch.found_ended:
-            self._fail(watch, ResultExpired(outcome))
+            space = watch.space
+            invocation_id = format_id(space.type_name, space.number, watch.raw_id)
+            self._fail(watch, ResultExpired(outcome, invocation_id=invocation_id))
         else:
             watch.found_ended = True
             self._look(watch)

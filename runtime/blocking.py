@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from typing_extensions import TypeForm
 
 from ..journal.descriptions import InvocationDescription, ObjectDescription
 from ..journal.key import Key
@@ -142,7 +143,7 @@ class BlockingClient:
     @overload
     def attach(self, invocation_id: str, /) -> BlockingHandle[Any]: ...
     @overload
-    def attach(self, invocation_id: str, /, type: type[Output]) -> BlockingHandle[Output]: ...
+    def attach(self, invocation_id: str, /, type: TypeForm[Output]) -> BlockingHandle[Output]: ...
     def attach(self, invocation_id: str, /, type: Any = None) -> BlockingHandle[Any]:
         """Return the handle of an invocation, by its id; as `Client.attach`."""
 

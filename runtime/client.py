@@ -8,11 +8,13 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast, overload
 
 import anyio
+from typing_extensions import TypeForm
 
 from ..journal import reading
 from ..journal.codec import Undecodable
 from ..journal.descriptions import InvocationDescription, ObjectDescription
-from ..journal.errors import CallError, CallTimeout
+from ..journal.endpoint import find_endpoint
+from ..journal.errors import CallError, CallTimeout, StoreUnavailable
 from ..journal.inbox import comparable
 from ..journal.key import InvocationId, Key, new_invocation_id, parse_id
 from ..journal.keyspace import PartitionSpace
@@ -20,6 +22,7 @@ from ..journal.outcomes import Replayed, Succeeded
 from ..journal.records import Accepted, Paused, decode
 from ..journal.requests import CLIENT_BYTES, Request, RequestKind, ResumeOrder
 from ..journal.store import Store
+from ..journal.urls import EmbeddedAddress, parse_store_url
 from ..objects.handler import Handler, NoInput
 from ..objects.settings import Settings
 from ..objects.types import Boundary, boundary_of
@@ -37,16 +40,37 @@ Output = TypeVar("Output")
 ACCEPT_SECONDS: Final = 1.0
 
 
+def reachable(url: str) -> str:
+    """Return the URL at which a store is reached; only `Runtime`, `keylane dev` and the test kit start one.
+
+    Raises:
+        StoreError: The URL can't be read.
+        StoreUnavailable: No server runs on the folder of an embedded store.
+    """
+    address = parse_store_url(url)
+    if not isinstance(address, EmbeddedAddress):
+        return url
+    found = find_endpoint(address.folder)
+    if found is None:
+        raise StoreUnavailable(url, "no server runs on this folder; `keylane dev` starts one")
+    return found
+
+
 class Client:
     """Calls objects, whichever process holds them; use it as an async context manager.
 
     A call without `timeout` waits for as long as it takes; that its request becomes durable is waited for 30 s at most.
 
     Args:
-        store: The store's URL, or an open `Store` to share.
+        store: The store's URL, or an open `Store` to share. `embedded:FOLDER` finds the server that another process
+            runs on that folder.
         namespace: The deployment's prefix.
         settings: The effective settings; by default from `KEYLANE_*` variables.
         local: The partitions that this process owns itself, supplied by `Runtime`.
+
+    Raises:
+        StoreError: The URL can't be read.
+        StoreUnavailable: No server runs on the folder of an embedded store.
     """
 
     def __init__(
@@ -57,7 +81,7 @@ class Client:
         settings: Settings | None = None,
         local: LocalRoutes | None = None,
     ) -> None:
-        self._own_store = Store(store, namespace=namespace) if isinstance(store, str) else None
+        self._own_store = Store(reachable(store), namespace=namespace) if isinstance(store, str) else None
         self.store = self._own_store or cast("Store", store)
         self.settings = settings or Settings()
         self.answers = Answers(self.store, sweep_seconds=self.settings.sweep_seconds)
@@ -209,7 +233,7 @@ class Client:
     @overload
     def attach(self, invocation_id: str, /) -> Handle[Any]: ...
     @overload
-    def attach(self, invocation_id: str, /, type: type[Output]) -> Handle[Output]: ...
+    def attach(self, invocation_id: str, /, type: TypeForm[Output]) -> Handle[Output]: ...
     def attach(self, invocation_id: str, /, type: Any = None) -> Handle[Any]:
         """Return the handle of an invocation, by its id.
 
@@ -230,8 +254,15 @@ class Client:
         """
         return await reading.describe(self.store, parse_id(invocation_id))
 
-    async def inspect(self, object_name: str, key: Key | str) -> ObjectDescription:
+    async def inspect(
+        self, object_name: str, key: Key | str, *, timeline_entries: int = reading.TIMELINE_ENTRIES
+    ) -> ObjectDescription:
         """Return an object's state, lane and journal.
+
+        Args:
+            object_name: The object type.
+            key: The object.
+            timeline_entries: How many of the newest entries of its stream are shown.
 
         Raises:
             UnknownObject: The namespace has no such type.
@@ -239,7 +270,7 @@ class Client:
         """
         parsed = Key.parse(key)
         space = self._places.known(object_name, str(parsed)) or await self._places.learned(object_name, str(parsed))
-        return await reading.inspect(self.store, space, parsed)
+        return await reading.inspect(self.store, space, parsed, timeline_entries=timeline_entries)
 
     async def resume(self, invocation_id: str, *, reason: str, by: str, timeout: Timeout = None) -> None:
         """Let a parked invocation go on, with its retries counted anew.
@@ -282,7 +313,7 @@ class Client:
             target,
             key,
             rest,
-            has_idempotency_key=idempotency_key is not None,
+            idempotency_key=idempotency_key,
             payload_limit_bytes=self._payload_limit_bytes,
         )
 
@@ -333,12 +364,16 @@ class Client:
         self.remote.last_entries.pop(tag, None)
         return True
 
-    async def _gave_up(self, door: LocalDoor, order: Order, raw_id: bytes, patience: Patience) -> CallTimeout:
+    async def _gave_up(
+        self, door: LocalDoor, order: Order, raw_id: bytes, patience: Patience
+    ) -> CallTimeout | StoreUnavailable:
         """Return what a caller is told whose time has passed: the id only once the acceptance is durable."""
+        if not self.store.link.is_up:
+            return self.remote.unknown_fate(patience)
         with contextlib.suppress(DoorClosed), anyio.move_on_after(ACCEPT_SECONDS):
             await door.accepted(raw_id)
             return patience.spent(await self._space(order), raw_id)
-        return CallTimeout(patience.seconds or 0.0)
+        return CallTimeout(patience.seconds or 0.0) if self.store.link.is_up else self.remote.unknown_fate(patience)
 
     async def _key_of(self, space: PartitionSpace, invocation: InvocationId) -> str:
         """Return the key of an invocation that has a stream.

@@ -57,7 +57,7 @@ def order_of(
     key: Key | str,
     rest: tuple[Any, ...],
     *,
-    has_idempotency_key: bool,
+    idempotency_key: Any,
     payload_limit_bytes: int,
 ) -> Order:
     """Check and pack what a caller wrote.
@@ -66,21 +66,23 @@ def order_of(
         target: The handler, or the name of an object type.
         key: The object.
         rest: What stands behind the key: the argument, or the handler's name and the argument.
-        has_idempotency_key: Whether the owner will have to compare the argument with another one.
+        idempotency_key: The caller's key, for which the owner will have to compare the argument with another one.
         payload_limit_bytes: How large an argument may be.
 
     Raises:
-        TypeError: There is an argument too many or too few.
+        TypeError: There is an argument too many or too few, or the idempotency key is no text.
         CallError: The handler is private.
         InvalidKey: The key is none.
         InvalidInput: The argument does not fit the handler.
         PayloadTooLarge: The argument is too large.
     """
+    if idempotency_key is not None and not isinstance(idempotency_key, str):
+        raise TypeError(f"idempotency_key is {type(idempotency_key).__name__}, it has to be text")
     key_text = key if type(key) is str else str(Key.parse(key))
     if isinstance(target, str):
         order = _by_name(target, key_text, rest)
     else:
-        order = _by_reference(target, key_text, rest, has_idempotency_key=has_idempotency_key)
+        order = _by_reference(target, key_text, rest, has_idempotency_key=idempotency_key is not None)
     payload = order.payload
     if payload is not None and len(payload) > payload_limit_bytes:
         raise PayloadTooLarge("argument", len(payload), payload_limit_bytes)

@@ -70,7 +70,8 @@ class Reads:
         """
         lane = None if partition is None else partition.lanes.get(key_text)
         if lane is not None and lane.loaded and partition is not None and partition.may_serve():
-            values: Mapping[str, bytes] = lane.durable
+            # A copy: what is written together is seen together, also by a handler that waits between two values.
+            values: Mapping[str, bytes] = dict(lane.durable)
             key = lane.key
         else:
             key = Key.parse(key_text)
@@ -93,7 +94,7 @@ class Reads:
             lane = partition.lane(key_text)
             if not lane.loaded:
                 await _loaded(lane)
-            return lane.durable
+            return dict(lane.durable)
         try:
             return (await read_state(self._store, space, key_text)).values
         except Undecodable as error:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, TypeVar
 
-from ..journal.errors import CallTimeout, KeylaneError, StoreUnavailable
-from ..journal.inbox import KNOWN, SUBMISSION_LIMIT_SECONDS, Submission, submit
+from ..journal.errors import CallError, CallTimeout, KeylaneError, StoreUnavailable
+from ..journal.inbox import KNOWN, SUBMISSION_LIMIT_SECONDS, Submission, leaves_no_trace, submit
 from ..journal.key import format_id
 from ..journal.keyspace import PartitionSpace
 from ..journal.outcomes import Replayed
@@ -16,6 +17,10 @@ from .answers import Answers, Ended
 
 #: The first call to a partition waits so long for its channel, so that the answer is heard; it is found without, too.
 SUBSCRIBE_SECONDS: Final = 0.25
+
+#: A wait for an id that says nothing makes sure after so long that the id is known at all, and then ever more rarely.
+FIRST_CHECK_SECONDS: Final = 2.0
+CHECK_CAP_SECONDS: Final = 60.0
 
 Result = TypeVar("Result")
 
@@ -37,6 +42,16 @@ class Patience:
     def left(self) -> float | None:
         """Seconds that are left."""
         return None if self.until is None else max(self.until - asyncio.get_running_loop().time(), 0.0)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing is left."""
+        return self.left == 0.0
+
+    def up_to(self, seconds: float) -> Patience:
+        """Return the patience for a part of the waiting."""
+        left = self.left
+        return Patience(seconds if left is None else min(left, seconds))
 
     @property
     def submission_seconds(self) -> float:
@@ -105,6 +120,7 @@ class Remote:
 
         Raises:
             CallTimeout: The time passed.
+            CallError: Nothing is known of it.
             ResultExpired: It ended so long ago that its result is no longer kept.
         """
         return await self.follow(space, await self._end_of(space, raw_id, patience), patience)
@@ -123,10 +139,9 @@ class Remote:
 
         Raises:
             CallTimeout: The time passed; the request stays in the inbox.
+            CallError: Nothing is known of it.
         """
-        await self._listen(space)
-        future = self.answers.expect_acceptance(space, raw_id)
-        return await self._looked_for(space, raw_id, future, patience)
+        return await self._looked_for(space, raw_id, self.answers.expect_acceptance, patience)
 
     async def until(self, future: asyncio.Future[Result], patience: Patience) -> Result:
         """Wait for a future as long as patience lasts.
@@ -144,20 +159,47 @@ class Remote:
         finally:
             deadlines.discard(future, slot)
 
+    def unknown_fate(self, patience: Patience) -> StoreUnavailable:
+        """Return what a caller is told of a call of which the store has said nothing."""
+        why = f"no answer within {patience.seconds:g} s; whether the call was taken in is unknown"
+        return StoreUnavailable(self.store.url, why)
+
     async def _end_of(self, space: PartitionSpace, raw_id: bytes, patience: Patience) -> Ended:
-        await self._listen(space)
-        return await self._looked_for(space, raw_id, self.answers.expect(space, raw_id), patience)
+        return await self._looked_for(space, raw_id, self.answers.expect, patience)
 
     async def _looked_for(
-        self, space: PartitionSpace, raw_id: bytes, future: asyncio.Future[Result], patience: Patience
+        self,
+        space: PartitionSpace,
+        raw_id: bytes,
+        expect: Callable[[PartitionSpace, bytes], asyncio.Future[Result]],
+        patience: Patience,
     ) -> Result:
-        self.answers.look(raw_id)
+        """Wait for news of an id, and from time to time make sure that there can be any."""
+        await self._listen(space)
+        check_seconds = FIRST_CHECK_SECONDS
+        while True:
+            future = expect(space, raw_id)
+            self.answers.look(raw_id)
+            try:
+                return await self.until(future, patience.up_to(check_seconds))
+            except TimeoutError:
+                if patience.is_spent:
+                    raise patience.spent(space, raw_id) from None
+            finally:
+                self.answers.forget(raw_id, future)
+            await self._check_trace(space, raw_id)
+            check_seconds = min(2 * check_seconds, CHECK_CAP_SECONDS)
+
+    async def _check_trace(self, space: PartitionSpace, raw_id: bytes) -> None:
+        """Raise when nothing is known of an id: a wait for it would never end."""
         try:
-            return await self.until(future, patience)
-        except TimeoutError:
-            raise patience.spent(space, raw_id) from None
-        finally:
-            self.answers.forget(raw_id, future)
+            is_unknown = await leaves_no_trace(self.store, space, raw_id)
+        except StoreUnavailable:
+            return
+        if is_unknown:
+            invocation_id = format_id(space.type_name, space.number, raw_id)
+            why = "nothing is known of it: no such call was made, or it ended longer ago than results are kept"
+            raise CallError(why, invocation_id=invocation_id)
 
     async def _listen(self, space: PartitionSpace) -> None:
         subscription = self.answers.subscription
@@ -191,5 +233,4 @@ class _Asked:
         """Return what the passing of the time means."""
         if self.entry is not None:
             return patience.spent(self.space, self.raw_id)
-        why = f"no answer within {patience.seconds:g} s; whether the call was taken in is unknown"
-        return StoreUnavailable(self.remote.store.url, why)
+        return self.remote.unknown_fate(patience)

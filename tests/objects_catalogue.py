@@ -36,9 +36,9 @@ def mark(trail: str, word: str) -> str:
 
     Args:
         trail: Path of the file.
-        word: What ran; the second word is different each time.
+        word: What ran; the second word is different each time, and names the process.
     """
-    token = uuid.uuid4().hex[:12]
+    token = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
     descriptor = os.open(trail, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(descriptor, f"{word} {token}\n".encode())
@@ -55,9 +55,20 @@ def marks(trail: Path) -> list[tuple[str, str]]:
     return [(word, token) for word, token in lines]
 
 
+async def mark_slowly(trail: str, word: str) -> str:
+    """Take a while, then leave a mark."""
+    await anyio.sleep(0.02)
+    return mark(trail, word)
+
+
+async def mark_at_once(trail: str, word: str) -> str:
+    """Leave a mark without giving way to anybody."""
+    return mark(trail, word)
+
+
 async def opened(gate: str) -> None:
     """Wait until a file exists."""
-    while not Path(gate).exists():  # noqa: ASYNC110 - it is another process that makes the file
+    while not Path(gate).exists():
         await anyio.sleep(POLL_SECONDS)
 
 
@@ -103,6 +114,24 @@ class Gates:
     gate: str
 
 
+pair = VirtualObject("Pair", owner=OWNER, state={"left": int, "right": int})
+
+
+@pair.handler
+async def set_both(ctx: ObjectContext, value: int) -> None:
+    """Write the same value under two names."""
+    ctx.set("left", value)
+    ctx.set("right", value)
+
+
+@pair.shared
+async def both(ctx: SharedContext, gate: str) -> list[int]:
+    """Read one value, wait until a file exists, read the other."""
+    left = await ctx.get("left", int, 0)
+    await opened(gate)
+    return [left, await ctx.get("right", int, 0)]
+
+
 steps = VirtualObject("Steps", owner=OWNER, state={"done": list[str]})
 
 
@@ -114,6 +143,18 @@ async def three_steps(ctx: ObjectContext, trail: str) -> list[str]:
         done = [*done, await ctx.run(word, mark, trail, word)]
         ctx.set("done", done)
     return done
+
+
+@steps.handler
+async def one_step(ctx: ObjectContext, trail: str) -> str:
+    """Run one step, which begins without giving way to anybody."""
+    return await ctx.run("only", mark_at_once, trail, "only")
+
+
+@steps.handler
+async def three_slow_steps(ctx: ObjectContext, trail: str) -> list[str]:
+    """Do what `three_steps` does with steps that take a while, without keeping anything as state."""
+    return [await ctx.run(word, mark_slowly, trail, word) for word in ("first", "second", "third")]
 
 
 @steps.handler
@@ -282,4 +323,4 @@ async def last(ctx: SharedContext) -> Typed | None:
     return await ctx.get("last", Typed)
 
 
-app = App([counter, steps, trouble, slow, big, typed])
+app = App([counter, pair, steps, trouble, slow, big, typed])

@@ -109,7 +109,7 @@ async def test_a_caller_that_asks_again_gets_the_first_answer(runtime: Runtime, 
 async def test_the_status_is_told_while_a_refund_is_under_way(runtime: Runtime, payments: PaymentClient) -> None:
     """A reader does not wait for the lane, and sees nothing that is not yet recorded."""
     await ask(runtime, "30.00", "ticket-1")
-    await payments.set_behaviour(Behaviour(answer_delay_ms=2_000))
+    await payments.set_behaviour(Behaviour(answer_delay_ms=1_000))
 
     told: list[Decimal] = []
     async with anyio.create_task_group() as group:

@@ -35,12 +35,12 @@ async def connected(arguments: argparse.Namespace) -> AsyncGenerator[Client]:
 
 async def main(arguments: argparse.Namespace) -> None:
     answers: list[Any] = []
-    argument = json.loads(arguments.argument)
+    rest = json.loads(arguments.arguments)
 
     async def call(client: Client) -> None:
         target = (arguments.object, arguments.key, arguments.handler)
         try:
-            answers.append(await client.call(*target, argument, timeout=arguments.timeout))
+            answers.append(await client.call(*target, *rest, timeout=arguments.timeout))
         except KeylaneError as error:
             answers.append({"error": error.code, "message": str(error)})
 
@@ -62,7 +62,7 @@ def say(line: str) -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    for name in ("store", "namespace", "object", "key", "handler", "argument"):
+    for name in ("store", "namespace", "object", "key", "handler", "arguments"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=10.0)

@@ -32,16 +32,16 @@ class Owner:
     writer: PartitionWriter
     done: dict[str, BaseException | None] = field(default_factory=dict[str, BaseException | None])
 
-    def append(self, word: str, lane: str = "acme/a") -> None:
-        """Queue a commit that appends a word to an object's stream."""
+    def append(self, word: str, lane: str = "acme/a", *, stream: bytes | None = None) -> None:
+        """Queue a commit that appends a word to the stream of a lane's object, or to another one."""
 
         def note(now: int, error: BaseException | None) -> None:
             del now
             assert word not in self.done, f"{word} was answered twice"
             self.done[word] = error
 
-        stream = self.writer.space.object(lane)
-        self.writer.commit(Commit([(b"a", stream, 2, b"w", word.encode())], note, lane))
+        target = stream or self.writer.space.object(lane)
+        self.writer.commit(Commit([(b"a", target, 2, b"w", word.encode())], note, lane))
 
     def words(self, lane: str = "acme/a") -> list[str]:
         """Return what an object's stream holds."""
@@ -202,6 +202,20 @@ async def test_what_is_built_on_a_refused_batch_is_not_applied(owner: Owner, pro
     assert owner.done["two"] is None
     assert owner.words() == ["zero", "one", "two"]
     assert owner.server.ask("GET", owner.writer.space.object("acme/b")) == b"foreign"
+
+
+async def test_a_foreign_key_whose_name_is_no_text_stops_nobody_else(owner: Owner) -> None:
+    """The name of an invocation's stream holds raw bytes; the lane that it belongs to is found all the same."""
+    stream = owner.writer.space.invocation(bytes(range(240, 256)))
+    owner.server.ask("SET", stream, "foreign")
+
+    owner.append("refused", "acme/b", stream=stream)
+    owner.append("one")
+    await owner.answered("refused", "one")
+
+    assert isinstance(owner.done["refused"], WrongKeyType)
+    assert owner.done["one"] is None
+    assert owner.words() == ["zero", "one"]
 
 
 async def test_a_refusal_whose_successor_lost_its_answer_still_stops_what_was_built_on_it(

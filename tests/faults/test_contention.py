@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from pathlib import Path
 
@@ -49,19 +50,24 @@ async def test_200_increments_from_four_processes_are_exactly_200(
     assert value == PROCESSES * TIMES
 
 
-async def test_increments_go_on_while_workers_come_and_die(shared_server: StoreServer, namespace: str) -> None:
-    """A worker is killed and another one joins in the middle: exactly as many increments as answers."""
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_increments_go_on_when_their_worker_dies(shared_server: StoreServer, namespace: str, moment: str) -> None:
+    """The owner is killed at its first commit and two others join: exactly as many increments as answers."""
     call = ("Counter", KEY, "add", 1)
     with (
         CallerProcess(shared_server.url, namespace, call, times=100, timeout_seconds=15) as caller,
-        WorkerProcess(shared_server.url, namespace, faults="kill:after:2") as dying,
-        WorkerProcess(shared_server.url, namespace) as staying,
+        WorkerProcess(shared_server.url, namespace, faults=f"kill:{moment}:1") as dying,
     ):
-        for process in (caller, dying, staying):
-            await process.ready()
+        await caller.ready()
+        await dying.ready()
         caller.start()
-        with WorkerProcess(shared_server.url, namespace) as joining:
-            await joining.ready()
+        assert await dying.ended() == -signal.SIGKILL
+        with (
+            WorkerProcess(shared_server.url, namespace) as second,
+            WorkerProcess(shared_server.url, namespace) as third,
+        ):
+            await second.ready()
+            await third.ready()
             answers = await caller.answers()
 
     assert sorted(answers) == list(range(1, 101))

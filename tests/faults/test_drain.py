@@ -25,7 +25,7 @@ async def test_a_drained_worker_loses_no_invocation_and_repeats_no_step(
         with WorkerProcess(shared_server.url, namespace) as first:
             await first.ready()
             handles = [
-                await client.send("Steps", f"acme/{number % 8}", "three_steps", str(path))
+                await client.send("Steps", f"acme/{number % 8}", "three_slow_steps", str(path))
                 for number, path in enumerate(trails)
             ]
             await eventually(lambda: any(path.exists() for path in trails), "some have begun")
@@ -37,7 +37,9 @@ async def test_a_drained_worker_loses_no_invocation_and_repeats_no_step(
 
     for path, result in zip(trails, results, strict=True):
         assert [word for word, _ in marks(path)] == ["first", "second", "third"]
-        assert [token for _, token in marks(path)] == result[-3:]
+        assert [token for _, token in marks(path)] == result
+    processes = {token.split("-")[0] for result in results for token in result}
+    assert processes == {str(first.pid), str(second.pid)}
 
 
 async def test_a_handler_that_does_not_end_is_not_waited_for_beyond_the_drain_limit(

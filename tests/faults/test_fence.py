@@ -96,8 +96,27 @@ async def test_an_owner_stopped_after_its_commit_gives_the_answer_that_is_durabl
                 assert await client.call("Counter", KEY, "get", timeout=10) == 11
 
 
-async def test_a_stopped_owner_serves_no_old_state_from_memory(shared_server: StoreServer, namespace: str) -> None:
-    """Continued after another owner wrote, it does not answer a shared read with what it remembers."""
+async def test_a_stopped_owner_reads_no_old_state_from_memory(shared_server: StoreServer, namespace: str) -> None:
+    """Continued after another owner wrote, it does not even answer its own process with what it remembers."""
+    call = ("Counter", KEY, "get")
+    async with Client(shared_server.url, namespace=namespace) as client:
+        with CallerProcess(shared_server.url, namespace, call, times=20, hosts=True) as stopped:
+            await stopped.ready()
+            assert await client.call("Counter", KEY, "add", 1, timeout=10) == 1
+            await stopped.stop()
+            with WorkerProcess(shared_server.url, namespace) as other:
+                await other.ready()
+                assert await client.call("Counter", KEY, "add", 10, timeout=10) == 11
+
+                # The order to call waits for it, so it calls in its first moment, before it can have heard of anything.
+                stopped.start()
+                stopped.go_on()
+
+                assert await stopped.answers() == [11] * 20
+
+
+async def test_a_stopped_owner_answers_nobody_with_old_state(shared_server: StoreServer, namespace: str) -> None:
+    """Nor does it answer the shared reads of others that it finds in its inbox."""
     async with Client(shared_server.url, namespace=namespace) as client:
         with WorkerProcess(shared_server.url, namespace) as stopped:
             await stopped.ready()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,7 +14,7 @@ import pytest
 from keylane import KeylaneError, Runtime
 from keylane.journal.key import partition_of
 from keylane.journal.keyspace import PartitionSpace
-from tests.objects_catalogue import add, app, fail_after_step, fail_after_write, get, store, values
+from tests.objects_catalogue import add, app, both, fail_after_step, fail_after_write, get, set_both, store, values
 
 from .harness import StoreServer, eventually
 from .proxy import Proxy
@@ -24,11 +25,17 @@ KEY = "acme/one"
 PARTITIONS = 16
 
 
-@pytest.fixture
-async def runtime(proxy: Proxy, namespace: str) -> AsyncIterator[Runtime]:
+@asynccontextmanager
+async def hosting(proxy: Proxy, namespace: str) -> AsyncGenerator[Runtime]:
     async with Runtime(app, store=proxy.url, namespace=namespace) as runtime:
         # The proxy knows the connection of the commits by the first of them.
         await runtime.client.call(add, "acme/first", 1, timeout=10)
+        yield runtime
+
+
+@pytest.fixture
+async def runtime(proxy: Proxy, namespace: str) -> AsyncIterator[Runtime]:
+    async with hosting(proxy, namespace) as runtime:
         yield runtime
 
 
@@ -147,6 +154,25 @@ async def test_a_commit_refused_in_flight_takes_back_what_was_built_on_it(
         assert await read_or_refused(client) == 0
 
     assert all(isinstance(answer, KeylaneError) for answer in answers), answers
+
+
+async def test_a_shared_handler_sees_one_state_throughout(runtime: Runtime, tmp_path: Path) -> None:
+    """What was written together is visible together, also to a read that waits between two values."""
+    client = runtime.client
+    gate = tmp_path / "gate"
+    await client.call(set_both, KEY, 1, timeout=10)
+    seen: list[list[int]] = []
+
+    async def read() -> None:
+        seen.append(await client.call(both, KEY, str(gate), timeout=10))
+
+    async with anyio.create_task_group() as reads:
+        reads.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        await client.call(set_both, KEY, 2, timeout=10)
+        gate.touch()
+
+    assert seen == [[1, 1]]
 
 
 async def test_a_handler_that_writes_and_then_fails_leaves_the_state_as_it_was(runtime: Runtime) -> None:

@@ -8,7 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from keylane.journal import store
+from keylane.journal.batch import CommitDone, Operation
 from keylane.journal.library import Library, library
+from keylane.journal.operations import Delta, StateChange
+from keylane.runtime.lane import Lane, apply
 
 from .harness import StoreServer
 from .proxy import Proxy
@@ -25,6 +28,9 @@ from .test_batches import (
 from .test_batches import (
     test_two_applied_batches_whose_answers_are_lost_are_not_applied_again as lost_answers,
 )
+from .test_gate import hosting
+from .test_gate import test_a_call_is_not_answered_before_it_is_durable as early_answer
+from .test_gate import test_a_shared_read_sees_nothing_that_is_not_durable as early_read
 
 pytestmark = pytest.mark.anyio
 
@@ -76,3 +82,38 @@ async def test_without_a_safeguard_its_test_fails(
 async def first_commit(owner: Owner) -> None:
     owner.append("zero")
     await owner.answered("zero")
+
+
+async def test_without_the_gate_before_shared_reads_its_test_fails(
+    proxy: Proxy, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads that see what is merely queued are noticed."""
+    change = Lane.change
+
+    def change_at_once(lane: Lane, delta: Delta) -> StateChange:
+        apply(lane.durable, delta)
+        return change(lane, delta)
+
+    monkeypatch.setattr(Lane, "change", change_at_once)
+    async with hosting(proxy, namespace) as runtime:
+        with pytest.RaisesGroup(AssertionError, flatten_subgroups=True):
+            await early_read(runtime, proxy)
+
+
+async def test_without_the_gate_before_answers_its_test_fails(
+    proxy: Proxy, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers that don't wait for their commit are noticed."""
+    commit = Lane.commit
+
+    def commit_and_answer(
+        lane: Lane, writes: list[Operation], delta: Delta | None = None, done: CommitDone | None = None
+    ) -> None:
+        commit(lane, writes, delta)
+        if done is not None:
+            done(0, None)
+
+    monkeypatch.setattr(Lane, "commit", commit_and_answer)
+    async with hosting(proxy, namespace) as runtime:
+        with pytest.RaisesGroup(AssertionError, flatten_subgroups=True):
+            await early_answer(runtime, proxy)

@@ -180,7 +180,7 @@ class CallerProcess(ChildProcess):
     Args:
         store_url: The store.
         namespace: The test's namespace.
-        call: Object type, key, handler and argument.
+        call: Object type, key, handler and argument, if it takes one.
         times: How many calls, all at once.
         hosts: Whether it is a worker as well, so that some calls stay inside it.
         faults: What goes wrong inside, as `fault_points` reads it.
@@ -191,17 +191,17 @@ class CallerProcess(ChildProcess):
         self,
         store_url: str,
         namespace: str,
-        call: tuple[str, str, str, object],
+        call: tuple[str, str, str] | tuple[str, str, str, object],
         *,
         times: int = 1,
         hosts: bool = False,
         faults: str = "",
         timeout_seconds: float = 10.0,
     ) -> None:
-        object_name, key, handler, argument = call
+        object_name, key, handler, *argument = call
         arguments = [
             *("--store", store_url, "--namespace", namespace, "--object", object_name, "--key", key),
-            *("--handler", handler, "--argument", json.dumps(argument), "--times", str(times)),
+            *("--handler", handler, "--arguments", json.dumps(argument), "--times", str(times)),
             *("--timeout", str(timeout_seconds)),
             *(["--hosts"] if hosts else []),
         ]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import anyio
 import pytest
 
+from keylane.journal import store as store_module
 from keylane.journal.codec import pack
 from keylane.journal.errors import CallTimeout, InvocationFailed, StoreUnavailable
 from keylane.journal.key import partition_of
@@ -116,8 +117,9 @@ def test_closed_client_says_how_to_open_it(store_url: str, namespace: str) -> No
         client.call(double, KEY, 1)
 
 
-def test_store_that_is_not_there_is_unavailable_and_leaves_no_thread() -> None:
+def test_store_that_is_not_there_is_unavailable_and_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first contact fails with the same error, and the loop's thread ends."""
+    monkeypatch.setattr(store_module, "CONNECT_TIMEOUT_SECONDS", 0.2)
     before = threading.active_count()
 
     with pytest.raises(StoreUnavailable), BlockingClient("unix:///nowhere/at/all"):

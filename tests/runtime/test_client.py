@@ -8,12 +8,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from keylane.journal import store as store_module
 from keylane.journal.codec import pack, unpack
+from keylane.journal.embedded import EmbeddedStore
 from keylane.journal.errors import (
     CallError,
     CallTimeout,
@@ -183,7 +186,7 @@ async def test_type_may_appear_after_it_was_unknown(client: Client, owner: HandO
     """That a type was unknown is not remembered."""
     with pytest.raises(UnknownObject):
         await client.call("Order", KEY, "refund", timeout=10)
-    await register_type(store, "Order", PARTITIONS)
+    await register_type(store, "Order", PARTITIONS, "books")
 
     async with answering(owner, DONE):
         assert await client.call("Order", KEY, "refund", timeout=10)
@@ -192,7 +195,7 @@ async def test_type_may_appear_after_it_was_unknown(client: Client, owner: HandO
 @pytest.mark.anyio
 async def test_namespace_decides_the_number_of_partitions(client: Client, store: Store) -> None:
     """A declaration that was changed since the first use does not send requests elsewhere."""
-    await register_type(store, "Order", 1)
+    await register_type(store, "Order", 1, "books")
     async with answering(HandOwner(store, store.space("Order", 0)), DONE):
         assert await client.call(refund, KEY, Ask(Decimal(1)), timeout=10) == Done("r-1")
 
@@ -218,6 +221,13 @@ async def test_wrong_number_of_arguments_is_a_type_error(client: Client, rest: t
         await call(touch, KEY, 1)
     with pytest.raises(TypeError, match="by name"):
         await call("Order", KEY)
+
+
+@pytest.mark.anyio
+async def test_idempotency_key_is_text(client: Client) -> None:
+    """The owner could not read another one, and nobody would answer the call."""
+    with pytest.raises(TypeError, match="idempotency_key is int"):
+        await client.call(touch, KEY, idempotency_key=77)  # type: ignore[call-overload]
 
 
 @pytest.mark.anyio
@@ -400,11 +410,23 @@ async def test_attach_refuses_what_is_no_id(client: Client) -> None:
 
 
 @pytest.mark.anyio
-async def test_store_that_is_not_there_is_unavailable() -> None:
+async def test_store_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first contact fails with a clear error, within seconds."""
-    with anyio.fail_after(10), pytest.raises(StoreUnavailable):
+    monkeypatch.setattr(store_module, "CONNECT_TIMEOUT_SECONDS", 0.2)
+    with anyio.fail_after(5), pytest.raises(StoreUnavailable):
         async with Client("unix:///nowhere/at/all"):
             pass
+
+
+@pytest.mark.anyio
+async def test_embedded_store_is_found_by_its_folder(tmp_path: Path, namespace: str) -> None:
+    """A client never starts a server: it finds the one that runs, or says who starts one."""
+    url = f"embedded:{tmp_path / 'kept'}"
+    with pytest.raises(StoreUnavailable, match="keylane dev"):
+        Client(url)
+
+    async with EmbeddedStore(tmp_path / "kept"), Client(url, namespace=namespace) as client:
+        assert (await client.send(touch, KEY)).id.startswith("Order.")
 
 
 class Door:

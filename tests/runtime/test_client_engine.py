@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from decimal import Decimal
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -15,6 +17,7 @@ from keylane.journal.errors import (
     InvalidInput,
     InvocationFailed,
     InvocationPaused,
+    StoreUnavailable,
     TerminalError,
     UnknownHandler,
 )
@@ -29,13 +32,15 @@ from keylane.runtime.blocking import BlockingClient
 from keylane.runtime.client import Client
 from keylane.runtime.runtime import Runtime
 from tests.faults.harness import eventually
+from tests.faults.proxy import Proxy
 from tests.plain import plain
 
 KEY = "acme/l-1"
 
 ledger = VirtualObject("Ledger", owner="books", state={"lines": list[str], "total": Decimal}, partitions=4)
 gates: dict[str, anyio.Event] = {}
-broken = False
+entered: dict[str, anyio.Event] = {}
+conditions = {"bank": "up"}
 
 
 @ledger.handler
@@ -60,6 +65,7 @@ async def decline(ctx: ObjectContext) -> None:
 
 @ledger.handler
 async def wait_for(ctx: ObjectContext, gate: str) -> str:
+    entered.setdefault(str(ctx.key), anyio.Event()).set()
     await gates[gate].wait()
     return f"{ctx.key} through {gate}"
 
@@ -67,7 +73,7 @@ async def wait_for(ctx: ObjectContext, gate: str) -> str:
 @ledger.handler(retry=RetryPolicy(attempts=1))
 async def fragile(ctx: ObjectContext) -> str:
     del ctx
-    if broken:
+    if conditions["bank"] == "down":
         raise ValueError("out of order")
     return "mended"
 
@@ -195,7 +201,8 @@ async def test_work_finishes_while_listeners_are_killed(both: tuple[Client, Clie
 
     async def calls() -> None:
         for _ in range(60):
-            ended.append(await outside.call(pay, KEY, Decimal(1), timeout=20))
+            total = await outside.call(pay, KEY, Decimal(1), timeout=20)
+            ended.append(total)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(calls)
@@ -266,16 +273,34 @@ async def test_paused_call_is_told_at_once_and_resumed_from_anywhere(
     both: tuple[Client, Client], place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller gets reason, owner and id; somebody else mends the cause and resumes; the result is there."""
-    monkeypatch.setitem(globals(), "broken", True)
+    monkeypatch.setitem(conditions, "bank", "down")
     with anyio.fail_after(5), pytest.raises(InvocationPaused) as caught:
         await both[place].call(fragile, KEY)
     assert (caught.value.reason, caught.value.owner) == ("retries_spent", "books")
     invocation_id = caught.value.invocation_id or ""
 
-    monkeypatch.setitem(globals(), "broken", False)
+    conditions["bank"] = "up"
     await both[1 - place].resume(invocation_id, reason="mended", by="ann", timeout=10)
 
     assert await both[place].attach(invocation_id).result(timeout=10) == "mended"
+
+
+@pytest.mark.anyio
+async def test_callers_outlive_a_store_that_goes_away(store_url: str, namespace: str, tmp_path: Path) -> None:
+    """While the store is away a call ends with its timeout and says why; afterwards calls work again by themselves."""
+    with Proxy(Path(urlsplit(store_url).path), tmp_path / "p") as proxy:
+        async with running(proxy.url, namespace) as (runtime, outside):
+            for client in (runtime.client, outside):
+                await client.call(pay, KEY, Decimal(1), timeout=10)
+            proxy.refuse()
+
+            for client in (runtime.client, outside):
+                with anyio.fail_after(2), pytest.raises(StoreUnavailable):
+                    await client.call(pay, KEY, Decimal(1), timeout=0.3)
+
+            proxy.heal()
+            for client in (runtime.client, outside):
+                assert await client.call(pay, KEY, Decimal(0), timeout=20) >= 2
 
 
 @pytest.mark.anyio
@@ -305,9 +330,9 @@ async def test_caller_that_goes_away_leaves_its_invocation_running(both: tuple[C
     for number, client in enumerate(both):
         key = f"acme/gone-{number}"
         async with anyio.create_task_group() as tasks:
-            gates["gone"] = anyio.Event()
+            gates["gone"], entered[key] = anyio.Event(), anyio.Event()
             tasks.start_soon(client.call, wait_for, key, "gone")
-            await anyio.sleep(0.05)
+            await entered[key].wait()
             tasks.cancel_scope.cancel()
         gates["gone"].set()
 

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from keylane.journal.codec import Undecodable
-from keylane.journal.errors import CallTimeout, Overloaded, ResultExpired, StoreUnavailable
+from keylane.journal.errors import CallError, CallTimeout, Overloaded, ResultExpired, StoreUnavailable
 from keylane.journal.inbox import INBOX_LIMIT
 from keylane.journal.key import new_invocation_id
 from keylane.journal.keyspace import PartitionSpace
@@ -20,6 +20,7 @@ from keylane.journal.outcomes import Failure, Outcome, Rejected, Replayed, Succe
 from keylane.journal.records import Completed, Paused, PauseReason, Resumed
 from keylane.journal.requests import Request, RequestKind
 from keylane.journal.store import Store
+from keylane.runtime import remote as module
 from keylane.runtime.answers import Ended
 from keylane.runtime.remote import Patience, Remote
 from tests.faults.harness import eventually
@@ -50,6 +51,9 @@ class Scene:
 
     async def ask(self, request: Request, seconds: float | None = 10) -> None:
         self.ended.append(await self.remote.ask(self.space, request, Patience(seconds)))
+
+    async def wait_for(self, request: Request) -> None:
+        self.ended.append(await self.remote.end_of(self.space, request.invocation, Patience(None)))
 
     @property
     def waits(self) -> int:
@@ -226,6 +230,38 @@ async def test_outcome_that_cannot_be_read_is_an_error(store: Store, store_url: 
 
         with pytest.raises(Undecodable):
             await within(5, on.remote.end_of(on.space, request.invocation, Patience(None)))
+
+
+@pytest.mark.anyio
+async def test_id_of_which_nothing_is_known_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait without a limit ends when there can be no answer; one for a request in the inbox goes on."""
+    monkeypatch.setattr(module, "FIRST_CHECK_SECONDS", 0.05)
+    async with scene(store) as on, anyio.create_task_group() as tasks:
+        with pytest.raises(CallError, match="nothing is known"):
+            await within(5, on.remote.end_of(on.space, bytes(16), Patience(None)))
+
+        request = a_request()
+        await on.remote.put(on.space, request, Patience(10))
+        tasks.start_soon(on.wait_for, request)
+        with pytest.raises(CallTimeout):
+            await within(5, on.remote.acceptance_of(on.space, request.invocation, Patience(0.4)))
+        await on.owner.end(await on.owner.next(), DONE)
+        await eventually(lambda: on.ended == [DONE], "the end")
+
+
+@pytest.mark.anyio
+async def test_closing_ends_all_waits(store: Store) -> None:
+    """Whoever waits on a client that is closed gets an error, not a cancellation that nobody asked for."""
+    async with scene(store) as on:
+        request = a_request()
+        future = on.remote.answers.expect(on.space, request.invocation)
+
+        on.remote.answers.close()
+
+        with pytest.raises(CallError, match="closed"):
+            await future
+        with pytest.raises(CallError, match="closed"):
+            await on.remote.end_of(on.space, request.invocation, Patience(None))
 
 
 @pytest.mark.anyio

@@ -1,0 +1,287 @@
+"""The commands, their arguments and their help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from ...journal.reading import TIMELINE_ENTRIES
+from . import calls, hosting, logs, views
+from .output import survive_any_text, write_line
+from .shell import (
+    AsJson,
+    Debug,
+    InvocationText,
+    Namespace,
+    ObjectKey,
+    ObjectType,
+    Shell,
+    StoreUrl,
+    TimeoutSeconds,
+)
+
+HELP: Final = """Durable actors on Redis streams: host objects, call them, look at them.
+
+Exit codes: 0 done, 1 the answer is no, 2 wrong use, 3 the store can't be reached or used.
+"""
+
+VALUES: Final = """Values are JSON. Decimal, UUID, dates and times are written as strings, and so they are printed.
+Bytes are printed as base64, and written as {"$base64": "aGk="}: a plain string for bytes is taken as its UTF-8.
+"""
+
+app = typer.Typer(
+    name="keylane",
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    # A wrong command line gets plain sentences, which no frame cuts.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+HandlerName = Annotated[str, typer.Argument(metavar="HANDLER", help="The handler, e.g. refund.")]
+JsonArgument = Annotated[
+    str | None, typer.Argument(metavar="JSON", help="Its argument as JSON; - reads it from stdin.")
+]
+IdempotencyKey = Annotated[
+    str | None,
+    typer.Option("--idempotency-key", metavar="KEY", help="The same key and argument get the first call's result."),
+]
+AppReference = Annotated[
+    str, typer.Argument(metavar="MODULE:APP", help="The app, e.g. shop.orders:app; the attribute defaults to app.")
+]
+AllowUnsafe = Annotated[
+    bool, typer.Option("--allow-unsafe", help="Start also on a server whose settings can't keep the promise.")
+]
+
+
+class Promise(StrEnum):
+    """What an answer promises."""
+
+    FSYNC = "fsync"
+    SERVER = "server"
+
+
+DurabilityOption = Annotated[
+    Promise,
+    typer.Option("--durability", help="What an answer promises: synced to disk, or whatever the server does."),
+]
+
+
+def main() -> None:
+    """Run the command line and end the process.
+
+    Raises:
+        SystemExit: In any case, with the command's exit code.
+    """
+    survive_any_text()
+    app(prog_name="keylane")
+
+
+@app.callback(invoke_without_command=True)
+def common(
+    *,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Take what stands in front of a command."""
+    if show_version:
+        write_line(f"keylane {version('keylane')}")
+        raise typer.Exit
+
+
+@app.command()
+def dev(
+    reference: AppReference,
+    *,
+    path: Annotated[
+        Path | None, typer.Option("--path", metavar="FOLDER", help="The embedded store's folder; without it .keylane.")
+    ] = None,
+    durability: DurabilityOption = Promise.FSYNC,
+    allow_unsafe: AllowUnsafe = False,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Run a worker with a store of its own.
+
+    The store lies in .keylane unless another one is named. Ctrl-C lets what runs end; a second one ends at once.
+    """
+    shell = Shell(store, namespace, is_json=as_json, is_debug=debug)
+    _host(
+        shell, reference, lambda: hosting.store_of_dev(shell, path), durability, allow_unsafe=allow_unsafe, is_dev=True
+    )
+
+
+@app.command()
+def worker(
+    reference: AppReference,
+    *,
+    durability: DurabilityOption = Promise.FSYNC,
+    allow_unsafe: AllowUnsafe = False,
+    ready_fd: Annotated[
+        int | None,
+        typer.Option(
+            "--ready-fd", metavar="N", min=0, help="Write `ready` to this descriptor once it is, and close it."
+        ),
+    ] = None,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Run a worker on a store that is there.
+
+    SIGTERM and Ctrl-C let what runs end, within the drain limit, and hand over the rest; a second Ctrl-C ends at once.
+    """
+    shell = Shell(store, namespace, is_json=as_json, is_debug=debug)
+    _host(shell, reference, shell.store_url, durability, allow_unsafe=allow_unsafe, ready_fd=ready_fd)
+
+
+@app.command(epilog=VALUES)
+def call(
+    object_type: ObjectType,
+    key: ObjectKey,
+    handler: HandlerName,
+    argument: JsonArgument = None,
+    *,
+    idempotency_key: IdempotencyKey = None,
+    timeout: TimeoutSeconds = None,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Call a handler and print its output."""
+    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    target = (object_type, key, handler)
+    shell.run(partial(calls.call, shell, target, argument, idempotency_key=idempotency_key, timeout=timeout))
+
+
+@app.command(epilog=VALUES)
+def send(
+    object_type: ObjectType,
+    key: ObjectKey,
+    handler: HandlerName,
+    argument: JsonArgument = None,
+    *,
+    idempotency_key: IdempotencyKey = None,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Have a handler run and don't wait.
+
+    The request is durable when the invocation's id is printed, also while no worker is up.
+    """
+    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell.run(partial(calls.send, shell, (object_type, key, handler), argument, idempotency_key=idempotency_key))
+
+
+@app.command(epilog=VALUES)
+def attach(
+    invocation: InvocationText,
+    *,
+    timeout: TimeoutSeconds = None,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Wait for an invocation and print its output."""
+    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell.run(partial(calls.attach, shell, invocation, timeout=timeout))
+
+
+@app.command()
+def describe(
+    invocation: InvocationText,
+    *,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show what is known of one invocation.
+
+    Where it stands, its steps, its errors, what it waits for and who has to act.
+    """
+    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell.run(partial(views.describe, shell, invocation))
+
+
+@app.command()
+def inspect(
+    object_type: ObjectType,
+    key: ObjectKey,
+    *,
+    entries: Annotated[
+        int, typer.Option("--entries", metavar="N", min=1, max=10_000, help="How much of the journal to show.")
+    ] = TIMELINE_ENTRIES,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show an object's state, lane and journal.
+
+    Its values, who holds its lane and why, who waits, and what happened last.
+    """
+    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell.run(partial(views.inspect, shell, object_type, key, entries=entries))
+
+
+@app.command()
+def resume(
+    invocation: InvocationText,
+    *,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it goes into the record.")],
+    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides it; it goes into the record.")],
+    timeout: TimeoutSeconds = None,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Let a paused invocation go on.
+
+    Its retries are counted anew; reason and name go into its record.
+    """
+    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell.run(partial(calls.resume, shell, invocation, reason=reason, by=by, timeout=timeout))
+
+
+def _client_shell(store: str | None, namespace: str, *, is_json: bool, is_debug: bool) -> Shell:
+    logs.install(is_json=is_json, is_debug=is_debug)
+    return Shell(store, namespace, is_json=is_json, is_debug=is_debug)
+
+
+def _host(
+    shell: Shell,
+    reference: str,
+    store: Callable[[], str | None],
+    durability: Promise,
+    *,
+    allow_unsafe: bool,
+    ready_fd: int | None = None,
+    is_dev: bool = False,
+) -> None:
+    # What the app's own modules have to say is wanted in the log, and of the other libraries only warnings.
+    talkative = ("keylane", reference.partition(":")[0].partition(".")[0] or "keylane")
+    # The shell prints the promise itself; and a partition's coming and going means nothing to somebody who develops.
+    quiet = () if shell.is_json else ("keylane.runtime", *(["keylane.ownership"] if is_dev else []))
+    logs.install(is_json=shell.is_json, is_debug=shell.is_debug, talkative=talkative, quiet=quiet)
+    shell.run(
+        partial(
+            hosting.host,
+            shell,
+            hosting.Hosting(reference, store, durability.value, allow_unsafe=allow_unsafe, ready_fd=ready_fd),
+        )
+    )

@@ -1,0 +1,115 @@
+"""What the decorators make of a function's types, and which functions they refuse; never run, only checked."""
+
+from dataclasses import dataclass
+from typing import assert_type
+
+from keylane import (
+    BlockingObjectContext,
+    BlockingSharedContext,
+    Handler,
+    NoInput,
+    ObjectContext,
+    RetryPolicy,
+    SharedContext,
+    VirtualObject,
+)
+
+
+@dataclass
+class Ask:
+    amount: int
+
+
+@dataclass
+class Done:
+    receipt: str
+
+
+order = VirtualObject("Order", owner="refunds-oncall")
+VirtualObject("Order")  # type: ignore[call-arg]  # E an object type without an owner
+
+
+@order.handler
+async def refund(ctx: ObjectContext, request: Ask) -> Done:
+    return Done("r")
+
+
+@order.handler
+def blocking_refund(ctx: BlockingObjectContext, request: Ask) -> Done:
+    return Done("r")
+
+
+@order.handler
+async def touch(ctx: ObjectContext) -> None: ...
+
+
+@order.handler()
+def blocking_touch(ctx: BlockingObjectContext) -> int:
+    return 1
+
+
+@order.handler(name="refund", version=2, retry=RetryPolicy(attempts=3), private=True)
+async def refund_or_none(ctx: ObjectContext, request: Ask | None) -> Done:
+    return Done("r")
+
+
+@order.handler
+async def refund_many(ctx: ObjectContext, requests: list[Ask]) -> dict[str, Done]:
+    return {}
+
+
+@order.handler
+async def only_reads(ctx: SharedContext) -> int:
+    return 1
+
+
+@order.shared
+async def count(ctx: SharedContext) -> int:
+    return 1
+
+
+@order.shared(name="find", private=True)
+def blocking_find(ctx: BlockingSharedContext, receipt: str) -> Done | None:
+    return None
+
+
+assert_type(refund, Handler[Ask, Done])
+assert_type(blocking_refund, Handler[Ask, Done])
+assert_type(touch, Handler[NoInput, None])
+assert_type(blocking_touch, Handler[NoInput, int])
+assert_type(refund_or_none, Handler[Ask | None, Done])
+assert_type(refund_many, Handler[list[Ask], dict[str, Done]])
+assert_type(only_reads, Handler[NoInput, int])
+assert_type(count, Handler[NoInput, int])
+assert_type(blocking_find, Handler[str, Done | None])
+
+
+@order.handler  # type: ignore[arg-type]  # E a plain def with the awaiting context
+def plain_awaiting(ctx: ObjectContext, request: Ask) -> Done:
+    return Done("r")
+
+
+@order.handler  # type: ignore[arg-type]  # E a handler with two arguments
+async def two_arguments(ctx: ObjectContext, first: Ask, second: Ask) -> Done:
+    return Done("r")
+
+
+@order.handler  # type: ignore[arg-type]  # E a handler without a context
+async def no_context() -> Done:
+    return Done("r")
+
+
+@order.shared  # type: ignore[arg-type]  # E an exclusive context in a shared handler
+async def exclusive_shared(ctx: ObjectContext) -> int:
+    return 1
+
+
+@order.shared  # type: ignore[arg-type]  # E an exclusive context in a blocking shared handler
+def blocking_exclusive_shared(ctx: BlockingObjectContext, request: Ask) -> int:
+    return 1
+
+
+order.handler(retries=3)  # type: ignore[call-overload]  # E an option that does not exist
+order.shared(version=2)  # type: ignore[call-overload]  # E an option that a shared handler has not
+refund.name = "other"  # type: ignore[misc]  # E a handler does not change
+refund(None, Ask(1))  # type: ignore[operator]  # E a handler is called through a client or a context

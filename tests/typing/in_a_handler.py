@@ -1,0 +1,97 @@
+"""What the contexts take and give; never run, only checked."""
+
+from collections.abc import Awaitable
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any, assert_type
+from uuid import UUID
+
+from keylane import BlockingObjectContext, BlockingSharedContext, Key, ObjectContext, RetryPolicy, SharedContext
+
+from .declared import Ask, Done
+
+
+async def read_order(key: str) -> Ask:
+    return Ask(len(key))
+
+
+def decide(amount: int, reason: str) -> Done:
+    return Done(reason * amount)
+
+
+def read_json(key: str) -> Any:
+    return key
+
+
+async def steps(ctx: ObjectContext) -> None:
+    assert_type(await ctx.run("read", read_order, "k", timeout=timedelta(seconds=1)), Ask)
+    assert_type(await ctx.run("decide", decide, 1, "b", retry=RetryPolicy(attempts=3), on_exhausted="raise"), Done)
+    assert_type(await ctx.run("inline", lambda: 1), int)
+    assert_type(await ctx.run("typed", read_json, "k", type=list[Ask]), list[Ask])
+    assert_type(await ctx.run("typed", read_json, "k", type=Ask | None), Ask | None)
+
+
+async def refused_steps(ctx: ObjectContext) -> None:
+    await ctx.run("read", read_order, 3)  # type: ignore[arg-type]  # E another type of argument
+    await ctx.run("read", read_order)  # type: ignore[arg-type, call-arg]  # E an argument is missing
+    await ctx.run("read", read_order, key="k")  # type: ignore[call-overload]  # E arguments go by position
+    await ctx.run("read", read_order, "k", on_exhausted="fail")  # type: ignore[call-overload]  # E no such choice
+    await ctx.run("read", read_order, "k", timeout=3)  # type: ignore[call-overload]  # E a timeout is a timedelta
+    _wrong: int = await ctx.run("read", read_order, "k")  # type: ignore[arg-type]  # E another result
+
+
+async def state(ctx: ObjectContext) -> None:
+    assert_type(await ctx.get("proposal", Ask), Ask | None)
+    assert_type(await ctx.get("proposals", list[Ask]), list[Ask] | None)
+    assert_type(await ctx.get("either", Ask | int), Ask | int | None)
+    assert_type(await ctx.get("nested", dict[str, Ask | None]), dict[str, Ask | None] | None)
+    assert_type(await ctx.get("count", int, 0), int)
+    assert_type(await ctx.state_keys(), list[str])
+    ctx.set("proposal", Ask(1))
+    ctx.set("proposals", [Ask(1)], list[Ask])
+    ctx.clear("proposal")
+    ctx.clear_all()
+    await ctx.get("count")  # type: ignore[call-overload]  # E a value without a type
+    ctx.key = Key("acme", "1")  # type: ignore[misc]  # E the key does not change
+
+
+async def always(ctx: SharedContext) -> None:
+    assert_type(ctx.key, Key)
+    assert_type(ctx.invocation_id, str)
+    assert_type(ctx.uuid(), UUID)
+    assert_type(ctx.random(), Random)
+    assert_type(await ctx.time(), datetime)
+    assert_type(await ctx.get("count", int, 0), int)
+    ctx.log.info("read")
+    ctx.set("count", 1)  # type: ignore[attr-defined]  # E a shared handler never writes
+    await ctx.run("read", read_order, "k")  # type: ignore[attr-defined]  # E a shared handler runs no step
+
+
+async def takes_any_reader(ctx: SharedContext) -> int:
+    return await ctx.get("count", int, 0)
+
+
+async def helpers(ctx: ObjectContext) -> None:
+    assert_type(await takes_any_reader(ctx), int)
+
+
+def blocking(ctx: BlockingObjectContext) -> None:
+    assert_type(ctx.run("decide", decide, 1, "b"), Done)
+    assert_type(ctx.run("typed", read_json, "k", type=list[Ask]), list[Ask])
+    assert_type(ctx.get("proposals", list[Ask]), list[Ask] | None)
+    assert_type(ctx.get("count", int, 0), int)
+    assert_type(ctx.state_keys(), list[str])
+    assert_type(ctx.time(), datetime)
+    assert_type(ctx.attempt, int)
+    ctx.run("decide", decide, "1", "b")  # type: ignore[arg-type, call-arg]  # E another type of argument
+
+
+def blocking_reader(ctx: BlockingSharedContext) -> None:
+    assert_type(ctx.get("count", int), int | None)
+    ctx.clear("count")  # type: ignore[attr-defined]  # E a shared handler never writes
+
+
+async def mixed(ctx: ObjectContext) -> None:
+    blocking_reader(ctx)  # type: ignore[arg-type]  # E an awaiting context where a blocking one is needed
+    waiting: Awaitable[Ask | None] = ctx.get("proposal", Ask)
+    await waiting
