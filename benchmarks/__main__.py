@@ -19,7 +19,7 @@ from keylane.journal.embedded import EmbeddedStore
 from . import engine, floor
 from .caller import measure_elsewhere
 from .harness import Row, Subject, absolute, compare, read
-from .machine import facts
+from .machine import OtherLoad, facts
 from .report import as_json, print_table
 from .start import measure_start
 from .workloads import OTHER_PROCESS, SHARED_READ, WORKLOADS, Handler, Workload
@@ -92,6 +92,7 @@ async def measure(options: Options) -> tuple[list[Row], dict[str, str]]:
     """Measure the rows that are asked for, one after the other."""
     rows: list[Row] = []
     progress = Console(stderr=True)
+    others = OtherLoad()
     async with open_bench() as bench:
         described = await facts(bench.store_url)
         for name in options.names:
@@ -101,7 +102,7 @@ async def measure(options: Options) -> tuple[list[Row], dict[str, str]]:
     if "start" in options.names:
         progress.print("measuring start …")
         rows.append((await anyio.to_thread.run_sync(measure_start, options.rounds))[0])
-    return rows, described
+    return rows, described | {"noise": str(others)}
 
 
 async def _measure_row(bench: Bench, name: str, options: Options) -> Row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,39 @@ async def facts(store_url: str) -> dict[str, str]:
     return {
         "machine": f"{platform.system()} {platform.release()}, {platform.machine()}, {_processor()}",
         "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
-        "load": f"{os.getloadavg()[0]:.1f} over the last minute, before the run",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "event loop": type(asyncio.get_running_loop()).__module__.split(".")[0],
         "libraries": ", ".join(f"{name} {found}" for name in LIBRARIES if (found := _version(name))),
         "server": await _server(store_url),
     }
+
+
+class OtherLoad:
+    """How many cores the rest of the machine kept busy meanwhile; figures are only comparable where it is near zero."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+        self._before = _foreign_seconds()
+
+    def __str__(self) -> str:
+        """Return the load since this object was made, as the table shows it."""
+        now = _foreign_seconds()
+        if self._before is None or now is None:
+            return "unknown on this platform"
+        cores = (now - self._before) / (time.monotonic() - self._begun)
+        return f"{max(cores, 0):.1f} cores busy with other work during the run"
+
+
+def _foreign_seconds() -> float | None:
+    """Return the processor time that everybody but this process and its ended children has used."""
+    try:
+        fields = Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)[0].split()[1:]
+    except OSError:
+        return None
+    user, nice, system, _, _, interrupts, soft_interrupts = map(int, fields[:7])
+    own = os.times()
+    busy = (user + nice + system + interrupts + soft_interrupts) / os.sysconf("SC_CLK_TCK")
+    return busy - (own.user + own.system + own.children_user + own.children_system)
 
 
 def _processor() -> str:

@@ -56,7 +56,8 @@ def _figures(samples: Sequence[Sample], figure: Figure) -> str:
 
 
 def _cpu(samples: Sequence[Sample]) -> str:
-    return f"{spread([sample.cpu_us for sample in samples]).median:.0f}" if samples else "–"
+    measured = [sample.cpu_us for sample in samples if sample.cpu_us]
+    return f"{spread(measured).median:.0f}" if measured else "–"
 
 
 def _shown(value: Spread, unit: str = "") -> str:

@@ -56,6 +56,10 @@ class Batch:
     words: tuple[Any, ...]
     on_wire: bool = False
 
+    def key(self, position: int) -> bytes:
+        """Return the key that stands at a position of the call, counted from 1."""
+        return self.words[2 + position]
+
 
 def build_batch(
     function: str,

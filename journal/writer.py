@@ -164,7 +164,7 @@ class PartitionWriter:
 
         The batch was not applied and neither was any behind it, so their numbers are free again.
         """
-        key = _wrong_key(error)
+        key = _wrong_key(batch, error)
         named = {commit for commit in batch.commits if key is not None and touches(commit, key)} or set(batch.commits)
         lanes: set[Hashable] = {commit.lane for commit in named if commit.lane is not None}
         everything = [commit for each in self.unanswered for commit in each.commits]
@@ -179,9 +179,10 @@ class PartitionWriter:
             commit.done(0, reason)
 
 
-def _wrong_key(error: Exception) -> bytes | None:
-    code, _, key = str(error).partition(" ")
-    return key.encode() if code == "WRONGKEYTYPE" else None
+def _wrong_key(batch: Batch, error: Exception) -> bytes | None:
+    """Return the key that a refusal names by its position, or None for another refusal."""
+    code, position, *_ = (*str(error).split(" ", 2), "")
+    return batch.key(int(position)) if code == "WRONGKEYTYPE" else None
 
 
 class Committer:

@@ -34,6 +34,7 @@ Refusal = type[InvalidInput] | type[InvalidOutput]
 
 # Validation returns a value of exactly such a type as it is, so it needs none.
 _SELF_EVIDENT: Final = frozenset[object]({int, str, float, bool, bytes, type(None)})
+_UNIONS: Final = frozenset({"union", "tagged-union"})
 _UNDECLARED: Final = frozenset({"any", "union"})
 _CACHED_FORMS: Final = 1024
 
@@ -51,7 +52,7 @@ class Boundary(Generic[T]):
         RegistrationError: pydantic can't make a schema of the type.
     """
 
-    __slots__ = ("_adapter", "_exact", "_is_doubtful", "_refusal", "form", "where")
+    __slots__ = ("_adapter", "_exact", "_has_union", "_is_doubtful", "_refusal", "form", "where")
 
     def __init__(
         self,
@@ -64,7 +65,11 @@ class Boundary(Generic[T]):
         self.form: Any = form
         self.where = where
         self._refusal = refusal
-        self._adapter, self._is_doubtful = _schema_of(form, where, names)
+        self._adapter = _adapter_of(form, where, names)
+        mentioned = frozenset(_mentions(self._adapter.core_schema))
+        self._has_union = not mentioned.isdisjoint(_UNIONS)
+        # `Colour | str` takes the value of a member for a string, so such a type is looked at after each dump.
+        self._is_doubtful = "enum" in mentioned and not mentioned.isdisjoint(_UNDECLARED)
         self._exact: frozenset[object] = _SELF_EVIDENT & {form} if isinstance(form, type) else frozenset()
 
     def __repr__(self) -> str:
@@ -103,7 +108,9 @@ class Boundary(Generic[T]):
         typed = self._typed(value)
         whole = self._tree(typed)
         basis = without_unset(typed, whole)
-        return self._packed(basis if self._is_enough(basis, whole) else whole)
+        if self._has_union and not self._is_enough(basis, whole):
+            return self._packed(whole)
+        return self._packed(basis)
 
     def _typed(self, value: object) -> T:
         try:
@@ -235,10 +242,7 @@ def _kept_boundary(form: Any, spelling: str, where: str, refusal: Refusal) -> Bo
     return make_boundary(cast("TypeForm[Any]", form), where=where, refusal=refusal)
 
 
-_Schema = tuple[TypeAdapter[Any], bool]
-
-
-def _schema_of(form: Any, where: str, names: Mapping[str, Any] | None) -> _Schema:
+def _adapter_of(form: Any, where: str, names: Mapping[str, Any] | None) -> TypeAdapter[Any]:
     if inspect.isroutine(form):
         # pydantic would take a function for a type, and call it.
         what = f"the type of {where} is the function {form.__name__}"
@@ -261,9 +265,7 @@ def _schema_of(form: Any, where: str, names: Mapping[str, Any] | None) -> _Schem
             parameter=where,
             remedy="declare a pydantic model, a dataclass or plain types",
         ) from error
-    mentioned = frozenset(_mentions(adapter.core_schema))
-    # `Colour | str` takes the value of a member for a string, so such a type is looked at after each dump.
-    return adapter, "enum" in mentioned and not mentioned.isdisjoint(_UNDECLARED)
+    return adapter
 
 
 @lru_cache(maxsize=_CACHED_FORMS)

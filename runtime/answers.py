@@ -40,7 +40,17 @@ Ended: TypeAlias = Outcome | Paused
 class Watch:
     """One invocation whose end, or acceptance, somebody in this process waits for."""
 
-    __slots__ = ("acceptances", "found_ended", "futures", "is_looking", "looks", "raw_id", "slot", "space")
+    __slots__ = (
+        "acceptances",
+        "found_ended",
+        "futures",
+        "is_looking",
+        "is_news_due",
+        "looks",
+        "raw_id",
+        "slot",
+        "space",
+    )
 
     def __init__(self, space: PartitionSpace, raw_id: bytes) -> None:
         self.space = space
@@ -50,6 +60,7 @@ class Watch:
         self.looks = 0
         self.slot = 0
         self.is_looking = False
+        self.is_news_due = False
         self.found_ended = False
 
 
@@ -181,8 +192,9 @@ class Answers:
         watch.slot = self._looks.add(watch, max(interval, len(self._watches) / LOOKS_PER_SECOND))
 
     def _look(self, watch: Watch) -> None:
-        """Read the result and the last record in one turn; while one look is under way there is no other."""
+        """Read the result and the last record in one turn; what is told during a look is looked for after it."""
         if watch.is_looking:
+            watch.is_news_due = True
             return
         watch.is_looking = True
         space, raw_id = watch.space, watch.raw_id
@@ -197,6 +209,9 @@ class Answers:
 
     def _saw_last_record(self, watch: Watch, reply: Any) -> None:
         watch.is_looking = False
+        if watch.is_news_due and self._watches.get(watch.raw_id) is watch:
+            watch.is_news_due = False
+            self._look(watch)
         if not isinstance(reply, list) or not reply:
             return
         acceptances, watch.acceptances = watch.acceptances, []

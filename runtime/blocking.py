@@ -13,6 +13,7 @@ from typing_extensions import TypeForm
 
 from ..journal.descriptions import InvocationDescription, ObjectDescription
 from ..journal.key import Key
+from ..journal.reading import TIMELINE_ENTRIES
 from ..objects.handler import Handler, NoInput
 from ..objects.settings import Settings
 from .client import Client
@@ -156,9 +157,11 @@ class BlockingClient:
         """Return what is known of one invocation."""
         return self._run(lambda client: client.describe(invocation_id))
 
-    def inspect(self, object_name: str, key: Key | str) -> ObjectDescription:
-        """Return an object's state, lane and journal."""
-        return self._run(lambda client: client.inspect(object_name, key))
+    def inspect(
+        self, object_name: str, key: Key | str, *, timeline_entries: int = TIMELINE_ENTRIES
+    ) -> ObjectDescription:
+        """Return an object's state, lane and journal; as `Client.inspect`."""
+        return self._run(lambda client: client.inspect(object_name, key, timeline_entries=timeline_entries))
 
     def resume(self, invocation_id: str, *, reason: str, by: str, timeout: Timeout = None) -> None:
         """Let a parked invocation go on; as `Client.resume`."""

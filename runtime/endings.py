@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..objects.virtual_object import VirtualObject
     from .partition import Partition
 
-TRACEBACK_LIMIT_CHARACTERS = 4000
+TRACEBACK_LIMIT_CHARACTERS = 1500
 #: How long the hash of a day's idempotency keys outlives the retention of its youngest key.
 DAY_MS = 86_400_000
 

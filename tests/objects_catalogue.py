@@ -56,9 +56,10 @@ def marks(trail: Path) -> list[tuple[str, str]]:
 
 
 async def mark_slowly(trail: str, word: str) -> str:
-    """Take a while, then leave a mark."""
+    """Leave a mark, then take a while, in which the mark is there and no record of it."""
+    token = mark(trail, word)
     await anyio.sleep(0.02)
-    return mark(trail, word)
+    return token
 
 
 async def mark_at_once(trail: str, word: str) -> str:

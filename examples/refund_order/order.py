@@ -109,8 +109,8 @@ async def send_refund(operation_id: str, terms: RefundTerms) -> Answer:
     """Step: send the refund and get the receipt, or the "no" of the payment service.
 
     A "no" is an answer like a receipt: it is recorded, and not asked for again. An unknown outcome (lost
-    connection, timeout, failure of the service) leaves as the exception that it is, so that this step runs
-    again with the same operation id.
+    connection, timeout, failure of the service) leaves as the exception that it is, and so does a service
+    that can't be reached: this step runs again, with the same operation id.
 
     Raises:
         RetryableError: The service asks to come back later.

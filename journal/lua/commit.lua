@@ -25,7 +25,8 @@
 -- Answers the partition's time in milliseconds. A number at or below the last one applied is answered from the ring and
 -- writes nothing.
 -- Refuses FENCED (another tenure), GAP (a number above last + 1, or a batch that is built on another than the last one),
--- SCHEMA, WRONGKEYTYPE key; all before the first write.
+-- SCHEMA, WRONGKEYTYPE position key (a name may hold bytes that no error message keeps, so its position leads); all
+-- before the first write.
 
 local ARITY = {s = 4, e = 3, h = 4, t = 3, q = 4, f = 4, u = 4, w = 2, l = 2, d = 3, c = 2, i = 2, b = 2, p = 2}
 
@@ -79,13 +80,13 @@ local TYPES = {s = 'stream', l = 'list', h = 'hash', z = 'zset', t = 'set'}
 local function mistyped(keys, letters)
   for position = 1, #letters do
     local wanted = TYPES[string.sub(letters, position, position)]
-    if wanted and wrong_type(keys[1 + position], wanted) then return keys[1 + position] end
+    if wanted and wrong_type(keys[1 + position], wanted) then return 1 + position end
   end
 end
 
 local function commit(keys, argv)
   local owner = keys[1]
-  if wrong_type(owner, 'hash') then return refuse('WRONGKEYTYPE', owner) end
+  if wrong_type(owner, 'hash') then return refuse('WRONGKEYTYPE', '1 ' .. owner) end
   local held = redis.call('HMGET', owner, 'epoch', 'token', 'batch', 'time', 'offset', 'schema', 'serial')
   if held[1] ~= argv[1] or held[2] ~= argv[2] then return refuse('FENCED', 'epoch ' .. tostring(held[1])) end
   if held[6] ~= SCHEMA then return refuse('SCHEMA', tostring(held[6])) end
@@ -95,7 +96,7 @@ local function commit(keys, argv)
   -- connection that was cut: the refused number has been given to other content by then.
   if number > last + 1 or held[7] ~= argv[5] then return refuse('GAP', int(last)) end
   local foreign = mistyped(keys, argv[6])
-  if foreign then return refuse('WRONGKEYTYPE', foreign) end
+  if foreign then return refuse('WRONGKEYTYPE', foreign .. ' ' .. keys[foreign]) end
 
   local now = partition_time(held[4], held[5])
   local i = 7

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from examples.refund_order.payments.client import (
+    NotSent,
     OutcomeUnknown,
     PaymentClient,
     PaymentError,
@@ -234,6 +235,15 @@ async def test_a_client_tells_busy_from_unknown_and_from_refused() -> None:
             await payments.refund("refund-1", terms)
 
     assert (seconds.value.retry_after_s, date.value.retry_after_s) == (2.5, 1.0)
+
+
+async def test_a_service_that_cannot_be_reached_got_nothing(payment_process: Process, terms: Terms) -> None:
+    """A refused connection is not an unknown outcome: nothing was sent."""
+    await anyio.to_thread.run_sync(payment_process.stop)
+
+    async with PaymentClient(payment_process.url) as payments:
+        with pytest.raises(NotSent):
+            await payments.refund("refund-1", terms())
 
 
 async def test_malformed_switches_are_refused(payments: PaymentClient, ledger: Ledger) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 
 CHUNK_BYTES = 65_536
 ANSWER_SECONDS = 5.0
+STOP_POLL_SECONDS = 0.001
 #: A function call on the wire; the verb is what follows the library's name, `keylane_<hash>_`.
 CALL = re.compile(rb"\r\nFCALL(?:_RO)?\r\n\$\d+\r\nkeylane_[0-9a-f]+_(\w+)\r\n")
 #: Longer than any call's head up to its verb, so that one that lies across two chunks is seen.
@@ -178,12 +179,12 @@ class Proxy:
     async def _stop(self) -> None:
         if self._server is not None:
             self._server.close()
+        # Whatever is held back goes nowhere any more, and each connection ends by itself.
         self._cut(None)
-        await asyncio.sleep(0)
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        self.rules.requests.set()
+        self.rules.replies.set()
+        while self._open:
+            await asyncio.sleep(STOP_POLL_SECONDS)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.rules.refuse:

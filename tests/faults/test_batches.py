@@ -206,7 +206,7 @@ async def test_what_is_built_on_a_refused_batch_is_not_applied(owner: Owner, pro
 
 async def test_a_foreign_key_whose_name_is_no_text_stops_nobody_else(owner: Owner) -> None:
     """The name of an invocation's stream holds raw bytes; the lane that it belongs to is found all the same."""
-    stream = owner.writer.space.invocation(bytes(range(240, 256)))
+    stream = owner.writer.space.invocation(b"\r\n" + bytes(range(242, 256)))
     owner.server.ask("SET", stream, "foreign")
 
     owner.append("refused", "acme/b", stream=stream)
@@ -216,6 +216,7 @@ async def test_a_foreign_key_whose_name_is_no_text_stops_nobody_else(owner: Owne
     assert isinstance(owner.done["refused"], WrongKeyType)
     assert owner.done["one"] is None
     assert owner.words() == ["zero", "one"]
+    assert owner.server.ask("GET", stream) == b"foreign"
 
 
 async def test_a_refusal_whose_successor_lost_its_answer_still_stops_what_was_built_on_it(
@@ -230,7 +231,7 @@ async def test_a_refusal_whose_successor_lost_its_answer_still_stops_what_was_bu
     owner.append("two")
     await eventually(lambda: proxy.calls["commit"] == 3, "the store has the second")
 
-    refusal = f"-WRONGKEYTYPE {owner.writer.space.object('acme/b').decode()}\r\n"
+    refusal = f"-WRONGKEYTYPE 7 {owner.writer.space.object('acme/b').decode()}\r\n"
     proxy.cut_after(len(refusal), only="commit")
     proxy.let_replies_pass()
     await owner.answered("refused", "built on it", "two")
@@ -254,7 +255,7 @@ async def test_a_batch_built_on_a_refused_one_is_refused_however_late_it_arrives
 
     refused = batch("refused", "acme/b")
     late = batch("built on it", "acme/b")
-    writer.refuse(refused, redis.ResponseError("WRONGKEYTYPE " + space.object("acme/b").decode()))
+    writer.refuse(refused, redis.ResponseError("WRONGKEYTYPE 7 " + space.object("acme/b").decode()))
     again = batch("other", "acme/a")
 
     assert isinstance(await store.call(*again.words), int)

@@ -14,7 +14,19 @@ import pytest
 from keylane import KeylaneError, Runtime
 from keylane.journal.key import partition_of
 from keylane.journal.keyspace import PartitionSpace
-from tests.objects_catalogue import add, app, both, fail_after_step, fail_after_write, get, set_both, store, values
+from tests.objects_catalogue import (
+    add,
+    app,
+    both,
+    fail_after_step,
+    fail_after_write,
+    get,
+    marks,
+    one_step,
+    set_both,
+    store,
+    values,
+)
 
 from .harness import StoreServer, eventually
 from .proxy import Proxy
@@ -85,6 +97,26 @@ async def test_a_call_is_not_answered_before_it_is_durable(runtime: Runtime, pro
         assert answers == []
 
     assert answers == [1, 2, 3, 4, 5]
+
+
+async def test_a_step_does_not_begin_before_its_acceptance_is_durable(
+    runtime: Runtime, proxy: Proxy, trail: Path
+) -> None:
+    """A step acts on the outside world, so what it is built on must be beyond recall."""
+    results: list[str] = []
+
+    async def call() -> None:
+        results.append(await runtime.client.call(one_step, KEY, str(trail), timeout=10))
+
+    async with anyio.create_task_group() as calls, stalled(proxy):
+        held = proxy.held
+        calls.start_soon(call)
+        await eventually(lambda: proxy.held > held, "the acceptance is on its way")
+        await anyio.wait_all_tasks_blocked()
+
+        assert marks(trail) == []
+
+    assert [token for _, token in marks(trail)] == results
 
 
 async def test_what_a_refused_commit_would_take_back_is_never_seen(

@@ -11,9 +11,6 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 import redis
-from tests.faults.harness import StoreServer, eventually
-from tests.faults.proxy import Proxy
-from tests.plain import plain
 
 from keylane.journal.embedded import bundled_binary
 from keylane.journal.errors import Overloaded, SchemaMismatch, StoreFull, StoreUnavailable, WrongKeyType
@@ -22,6 +19,9 @@ from keylane.journal.key import new_invocation_id
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.requests import Request, RequestKind
 from keylane.journal.store import Store
+from tests.faults.harness import StoreServer, eventually
+from tests.faults.proxy import Proxy
+from tests.plain import plain
 
 
 @pytest.fixture

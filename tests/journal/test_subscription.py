@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 
 import anyio
 import pytest
-from tests.faults.harness import eventually
-from tests.faults.proxy import Proxy
-from tests.plain import plain
 
 from keylane.journal import subscription as module
 from keylane.journal.observer import NoObserver, Observer
 from keylane.journal.store import Store
 from keylane.journal.subscription import Subscription
+from tests.faults.harness import eventually
+from tests.faults.proxy import Proxy
+from tests.plain import plain
 
 
 class Listener:

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from keylane.journal.codec import pack
 from keylane.objects.fingerprint import canonical, differing_fields, fingerprint, raw_digest
@@ -87,6 +88,20 @@ def test_these_calls_are_not_the_same(what: str, form: Any, first: object, secon
 def test_a_default_that_a_deploy_adds_changes_nothing(before: type, after: type) -> None:
     """A call from before the deploy and its retry after it are the same."""
     assert of(before, {"amount": 40}) == of(after, {"amount": 40})
+
+
+class Stamped(BaseModel):
+    amount: int
+    request_id: UUID = Field(default_factory=uuid4)
+
+
+def test_a_default_that_is_made_anew_each_time_changes_nothing() -> None:
+    """A retry makes its model again, and with it another id that nobody has set."""
+    boundary = boundary_of(Stamped)
+    first, second = (boundary.dump_unset(Stamped(amount=1)) for _ in range(2))
+
+    assert first == second
+    assert boundary.dump_unset(boundary.load(first)) == second
 
 
 def test_a_model_and_its_raw_form_are_the_same_call() -> None:

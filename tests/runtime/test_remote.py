@@ -16,10 +16,11 @@ from keylane.journal.errors import CallError, CallTimeout, Overloaded, ResultExp
 from keylane.journal.inbox import INBOX_LIMIT
 from keylane.journal.key import new_invocation_id
 from keylane.journal.keyspace import PartitionSpace
-from keylane.journal.outcomes import Failure, Outcome, Rejected, Replayed, Succeeded
+from keylane.journal.outcomes import Failure, Outcome, Rejected, Replayed, Succeeded, encode_outcome
 from keylane.journal.records import Completed, Paused, PauseReason, Resumed
-from keylane.journal.requests import Request, RequestKind
+from keylane.journal.requests import Answer, Request, RequestKind
 from keylane.journal.store import Store
+from keylane.runtime import answers as answers_module
 from keylane.runtime import remote as module
 from keylane.runtime.answers import Ended
 from keylane.runtime.remote import Patience, Remote
@@ -92,18 +93,33 @@ async def test_outcome_comes_with_or_without_announcement(store: Store, outcome:
 
 
 @pytest.mark.anyio
-async def test_announcement_is_faster_than_the_first_look(store: Store) -> None:
-    """With announcements a call does not wait for a look: forty in turn take less than forty looks would."""
+async def test_announcement_ends_a_wait_without_a_look(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With announcements nothing is looked for: calls in turn end although the first look is far away."""
+    monkeypatch.setattr(answers_module, "FIRST_LOOK_SECONDS", 60)
     async with scene(store) as on, anyio.create_task_group() as tasks:
 
         async def answer() -> None:
-            for _ in range(40):
+            for _ in range(10):
                 await on.owner.end(await on.owner.next(), DONE)
 
         tasks.start_soon(answer)
-        with anyio.fail_after(40 * 0.05):
-            for _ in range(40):
-                await on.ask(a_request())
+        for _ in range(10):
+            await on.ask(a_request())
+
+
+@pytest.mark.anyio
+async def test_news_during_a_look_are_looked_for_after_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An announcement that comes while an older look is on its way is not lost."""
+    monkeypatch.setattr(answers_module, "FIRST_LOOK_SECONDS", 60)
+    async with scene(store) as on:
+        answers, request = on.remote.answers, a_request()
+        future = answers.expect(on.space, request.invocation)
+        answers.look(request.invocation)
+        # This is sent behind the look, which has found nothing yet when the announcement arrives.
+        store.link.submit(("SET", on.space.result(request.invocation), encode_outcome(DONE)), lambda _: None)
+        answers.announced(on.space.answer_channel, Answer(b"client-1", request.invocation).encode())
+
+        assert await within(5, future) == DONE
 
 
 @pytest.mark.anyio

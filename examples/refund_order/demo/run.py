@@ -100,7 +100,7 @@ async def _guarded(console: Console, files: Files, plan: Plan) -> int:
         expected, others = errors.split((ProcessDied, TimeoutError))
         if others is not None or expected is None:
             raise
-        console.print(_first_message(expected), style="red", markup=False)
+        console.print(_first_message(expected), style="red", markup=False, soft_wrap=True)
         return FAILED
     return status
 

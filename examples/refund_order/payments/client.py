@@ -23,6 +23,10 @@ class OutcomeUnknown(PaymentError):
     """The money may have moved or not: send again with the same operation id, or look it up."""
 
 
+class NotSent(PaymentError):
+    """No connection came about: this time nothing was sent. It says nothing about times before."""
+
+
 class PaymentsBusy(PaymentError):
     """Nothing was decided yet.
 
@@ -80,6 +84,7 @@ class PaymentClient:
 
         Raises:
             OutcomeUnknown: Timeout, lost connection or a failure of the service.
+            NotSent: The service can't be reached.
             PaymentsBusy: The service asks to come back later.
             RequestRefused: The operation id is known with other terms, or the request is malformed.
         """
@@ -92,6 +97,7 @@ class PaymentClient:
 
         Raises:
             OutcomeUnknown: The look-up itself had no answer.
+            NotSent: The service can't be reached.
         """
         response = await self._send("GET", f"/refunds/{quote(operation_id, safe='')}")
         if response.status_code == _NOT_FOUND:
@@ -116,6 +122,8 @@ class PaymentClient:
         content = None if body is None else body.model_dump_json()
         try:
             return await self._http.request(method, path, content=content, headers=headers)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise NotSent(f"{method} {path} was not sent: {error!r}") from error
         except httpx.TransportError as error:
             raise OutcomeUnknown(f"{method} {path} had no answer: {error!r}") from error
 

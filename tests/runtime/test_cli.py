@@ -1,0 +1,566 @@
+"""The `keylane` command against real workers: what it prints, and the code with which it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from keylane import Client, Handle
+from keylane.journal.endpoint import find_endpoint
+from tests.faults.harness import StoreServer, eventually
+from tests.objects_catalogue import marks
+from tests.runtime.shell_command import ROOT, Command, Done, run, words
+
+pytestmark = pytest.mark.anyio
+
+CATALOGUE = "tests.objects_catalogue:app"
+PASSWORD = "hunter2-secret"
+
+SHOP = """
+import time
+from keylane import App, VirtualObject, BlockingObjectContext, ObjectContext
+
+order = VirtualObject("Order", owner="shop", partitions=2)
+
+@order.handler
+async def double(ctx: ObjectContext, number: int) -> int:
+    ctx.log.info("doubling %s", number)
+    return 2 * number
+
+@order.handler
+def sleep(ctx: BlockingObjectContext, path: str) -> None:
+    open(path, "w").close()
+    time.sleep(60)
+
+app = App([order])
+"""
+
+
+class Deployment:
+    """A store and a namespace with a worker, and the commands that ask them."""
+
+    def __init__(self, store_url: str, namespace: str) -> None:
+        self.store_url = store_url
+        self.namespace = namespace
+        self.where = ("--store", store_url, "--namespace", namespace)
+
+    def client(self) -> Client:
+        """Ask without the price of a process."""
+        return Client(self.store_url, namespace=self.namespace)
+
+    def worker(self, **options: Any) -> Command:
+        return Command("worker", CATALOGUE, *self.where, **options)
+
+    def run(self, *arguments: str, stdin: str = "") -> Done:
+        return run(*arguments, *self.where, stdin=stdin)
+
+    def inspect(self, object_type: str, key: str) -> dict[str, Any]:
+        return self.run("inspect", object_type, key, "--json").json
+
+    async def begun(self, *call: Any) -> Handle[Any]:
+        """Send a call, and wait until it is taken in."""
+        async with self.client() as client:
+            handle = await client.send(*call)
+            await handle.accepted(timeout=10)
+            return handle
+
+
+@pytest.fixture(scope="module")
+def hosted(store_url: str) -> Iterator[Deployment]:
+    """A deployment whose worker all tests share that leave it alone."""
+    deployment = Deployment(store_url, f"test-{secrets.token_hex(6)}")
+    with deployment.worker() as worker:
+        anyio.run(worker.says, "ready ")
+        yield deployment
+
+
+@pytest.fixture
+def deployment(store_url: str, namespace: str) -> Deployment:
+    """A deployment of the test's own, without a worker."""
+    return Deployment(store_url, namespace)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A folder with an app."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    return tmp_path
+
+
+def test_call_prints_the_output(hosted: Deployment) -> None:
+    """As JSON, for people and for programs."""
+    plain = hosted.run("call", "Counter", "acme/called", "add", "5")
+    for_programs = hosted.run("call", "Counter", "acme/called", "add", "5", "--json")
+    without_argument = hosted.run("call", "Counter", "acme/called", "get")
+
+    assert (plain.code, plain.out, plain.err) == (0, "5\n", "")
+    assert (for_programs.code, for_programs.json) == (0, {"result": 10})
+    assert (without_argument.code, without_argument.out) == (0, "10\n")
+
+
+def test_call_takes_and_gives_typed_values_as_json(hosted: Deployment) -> None:
+    """Decimals and times as strings, bytes as base64, everything back as it was."""
+    value = {
+        "items": [{"amount": "40.00", "note": None}],
+        "by_name": {"a": {"amount": "0.10", "note": "x"}},
+        "colour": "red",
+        "at": "2026-01-02T03:04:05.000006Z",
+        "raw": {"$base64": "//4="},
+        "large": 2**70,
+        "pair": [1, "one"],
+        "kinds": [3],
+    }
+
+    echoed = hosted.run("call", "Typed", "acme/typed", "echo", "-", "--json", stdin=json.dumps(value))
+
+    assert echoed.code == 0, echoed.err
+    assert echoed.json["result"] == {**value, "raw": "//4="}
+
+
+def test_a_bad_input_names_the_path_of_the_field(hosted: Deployment) -> None:
+    """The owner has the types; the answer is no."""
+    done = hosted.run("call", "Typed", "acme/typed", "echo", '{"items": [{"amount": "much"}]}')
+    for_programs = hosted.run("call", "Counter", "acme/typed", "add", '"much"', "--json")
+
+    assert (done.code, done.out) == (1, "")
+    assert "items[0].amount" in done.err
+    assert len(done.err.splitlines()) == 1
+    assert for_programs.code == 1
+    assert (for_programs.error["error"], for_programs.error["path"]) == ("invalid-input", "amount")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("call", "Nothing", "acme/one", "add", "1"), 1, "'Nothing'"),
+        (("call", "Counter", "acme/one", "nothing"), 1, "'nothing'"),
+        (("call", "Counter", "no-tenant", "add", "1"), 2, "tenant/key"),
+        (("call", "Counter", "acme/one", "add", "{amount: 1}"), 2, "not JSON"),
+        (("call", "Counter", "acme/one"), 2, "HANDLER"),
+        (("call", "Counter", "acme/one", "get", "--loud"), 2, "--loud"),
+        (("attach", "no-id"), 2, "Order.3.019a"),
+        (("describe", "no-id"), 2, "Order.3.019a"),
+        (("describe", f"Counter.0.{'0' * 32}"), 1, ""),
+        (("inspect", "Nothing", "acme/one"), 1, "'Nothing'"),
+        (("resume", f"Counter.0.{'0' * 32}", "--reason", "r", "--by", "b"), 1, "not paused"),
+        (("resume", f"Counter.0.{'0' * 32}", "--reason", " ", "--by", "b"), 2, "--reason"),
+    ],
+)
+def test_a_no_and_a_wrong_use_have_codes_of_their_own_and_a_sentence(
+    hosted: Deployment, arguments: tuple[str, ...], code: int, text: str
+) -> None:
+    """One clear sentence on stderr, and no traceback."""
+    done = hosted.run(*arguments)
+
+    assert done.code == code, done.err
+    assert text in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_failed_invocation_is_told_with_code_and_details(hosted: Deployment) -> None:
+    """For people in one line, for programs as JSON."""
+    done = hosted.run("call", "Trouble", "acme/failing", "fail", '"no luck"')
+    for_programs = hosted.run("call", "Trouble", "acme/failing", "fail", '"no luck"', "--json")
+
+    assert (done.code, done.out) == (1, "")
+    assert "no luck" in done.err
+    assert "asked-to" in done.err
+    assert for_programs.error["message"] == "no luck"
+    assert (for_programs.error["code"], for_programs.error["details"]) == ("asked-to", {"key": "acme/failing"})
+
+
+def test_send_attach_and_describe_follow_an_invocation(hosted: Deployment, tmp_path: Path) -> None:
+    """By the id that `send` prints."""
+    trail = tmp_path / "trail"
+    sent = hosted.run("send", "Steps", "acme/sent", "three_steps", json.dumps(str(trail)))
+    invocation = sent.out.strip()
+    attached = hosted.run("attach", invocation, "--timeout", "10", "--json")
+    described = hosted.run("describe", invocation, "--json").json
+    for_people = hosted.run("describe", invocation)
+
+    assert sent.code == attached.code == for_people.code == 0
+    assert attached.json["result"] == [token for _, token in marks(trail)]
+    assert (described["status"], described["key"], described["handler"]) == ("completed", "acme/sent", "three_steps")
+    assert [step["name"] for step in described["steps"]] == ["first", "second", "third"]
+    assert described["result"]["kind"] == "succeeded"
+    for text in (f"{invocation}  completed", "Steps acme/sent", "first", "second", "third", "kept until"):
+        assert text in for_people.out
+
+
+def test_an_idempotency_key_gets_the_first_result(hosted: Deployment) -> None:
+    """And another argument under it is refused, naming what differs."""
+    call = ("call", "Counter", "acme/once", "add")
+    first = hosted.run(*call, "5", "--idempotency-key", "k1")
+    again = hosted.run(*call, "5", "--idempotency-key", "k1")
+    other = hosted.run(*call, "6", "--idempotency-key", "k1", "--json")
+
+    assert first.out == again.out == "5\n"
+    assert (other.code, other.error["error"]) == (1, "idempotency-conflict")
+
+
+async def test_inspect_shows_state_lane_and_journal(hosted: Deployment, tmp_path: Path) -> None:
+    """Who holds the lane and why, who waits, what happened."""
+    gate, key = tmp_path / "gate", "acme/inspected"
+    hosted.run("call", "Counter", key, "add", "5")
+    holder = (await hosted.begun("Counter", key, "add_and_hold", str(gate))).id
+    waiting = (await hosted.begun("Counter", key, "add", 1)).id
+    told, for_people = hosted.inspect("Counter", key), hosted.run("inspect", "Counter", key)
+    gate.touch()
+
+    assert hosted.run("attach", waiting, "--timeout", "10").out == "7\n"
+    assert [each["id"] for each in told["lane"]["open"]] == [holder, waiting]
+    assert told["lane"]["open"][0]["why"].startswith("runs at ")
+    assert told["state"] == [{"name": "value", "size_bytes": 1, "value": 5}]
+    assert [event["what"] for event in told["timeline"]] == ["completed", "accepted", "accepted"]
+    assert told["in_charge"] == "catalogue"
+    for text in ("Counter acme/inspected", "value", "held since", holder, f"waits behind {holder}", "add_and_hold"):
+        assert text in for_people.out
+    assert for_people.out == "\n".join(line.rstrip() for line in for_people.out.splitlines()) + "\n"
+
+
+async def test_inspect_shows_as_much_of_the_journal_as_is_asked_for(hosted: Deployment) -> None:
+    """And says that there is more."""
+    async with hosted.client() as client:
+        for _ in range(3):
+            await client.call("Counter", "acme/long", "add", 1)
+
+    told = hosted.run("inspect", "Counter", "acme/long", "--entries", "2")
+
+    assert told.out.count("completed") == 2
+    assert "a longer one" in told.out
+
+
+def test_an_object_that_was_never_called_says_so(hosted: Deployment) -> None:
+    """An empty page would leave open whether the key is right."""
+    done = hosted.run("inspect", "Counter", "acme/never")
+
+    assert done.code == 0
+    assert "never called" in done.out
+
+
+def test_a_paused_invocation_names_who_has_to_resume_it_and_how(hosted: Deployment, tmp_path: Path) -> None:
+    """And goes on when somebody does."""
+    trail = tmp_path / "trail"
+    called = hosted.run("call", "Trouble", "acme/paused", "never_works", json.dumps(str(trail)), "--json")
+    invocation = called.error["invocation_id"]
+    described = hosted.run("describe", invocation)
+    resumed = hosted.run("resume", invocation, "--reason", "try again", "--by", "ada", "--timeout", "10")
+    attached = hosted.run("attach", invocation, "--timeout", "10", "--json")
+    events = [event["what"] for event in hosted.inspect("Trouble", "acme/paused")["timeline"]]
+
+    assert (called.code, called.error["error"], called.error["owner"]) == (1, "invocation-paused", "catalogue")
+    assert f"keylane resume {invocation}" in described.out
+    assert "ValueError: it never works" in described.out
+    assert (resumed.code, resumed.out) == (0, f"{invocation} goes on\n")
+    assert attached.error["reason"] == "retries_spent"
+    assert events == ["accepted", "attempt failed", "paused", "resumed", "attempt failed", "paused"]
+    assert len(marks(trail)) == 4
+
+
+async def test_a_call_that_waits_says_what_for_and_a_timeout_gives_the_id(hosted: Deployment, tmp_path: Path) -> None:
+    """A silent shell would leave a newcomer with nothing."""
+    gate = tmp_path / "gate"
+    holder = (await hosted.begun("Slow", "acme/held", "hold", str(gate))).id
+    call = ("call", "Slow", "acme/held", "nap", "0", *hosted.where)
+    with Command(*call, "--timeout", "4") as waiting, Command(*call) as interrupted:
+        await waiting.says(f"still waiting: {holder} holds the lane")
+        await interrupted.says("still waiting")
+        interrupted.signal(signal.SIGINT)
+        assert await interrupted.ended() == 130
+        assert await waiting.ended() == 1
+    gate.touch()
+
+    assert "Traceback" not in interrupted.said
+    assert "Slow." in waiting.errors[-1]
+
+
+async def test_a_call_without_a_worker_says_that_there_is_none(deployment: Deployment) -> None:
+    """The usual reason for a call without an answer."""
+    with deployment.worker() as worker:
+        await worker.says("ready ")
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == 0
+    with Command("call", "Counter", "acme/one", "get", *deployment.where) as call:
+        await call.says("no worker holds this object's partition; start one with `keylane worker module:app`")
+
+
+async def test_a_call_to_a_dead_worker_says_that_it_gives_no_sign(deployment: Deployment) -> None:
+    """The store alone can't tell, but its lease stands still."""
+    with deployment.worker() as worker:
+        await worker.says("ready ")
+        worker.signal(signal.SIGKILL)
+        await worker.ended()
+    with Command("call", "Counter", "acme/one", "get", *deployment.where) as call:
+        await call.says("gives no sign of life")
+
+
+async def test_a_send_without_a_worker_is_durable_and_described_as_waiting(deployment: Deployment) -> None:
+    """It waits in the inbox, and the next worker runs it."""
+    with deployment.worker() as first:
+        await first.says("ready ")
+        first.signal(signal.SIGTERM)
+        assert await first.ended() == 0
+    invocation = deployment.run("send", "Counter", "acme/one", "add", "5").out.strip()
+    described = deployment.run("describe", invocation, "--json").json
+    told = deployment.run("inspect", "Counter", "acme/one")
+    with deployment.worker() as second:
+        await second.says("ready ")
+        attached = deployment.run("attach", invocation, "--timeout", "10")
+
+    assert (described["place"], described["status"], described["handler"]) == ("inbox", "queued", "add")
+    assert "worker" in described["note"]
+    assert "in the inbox" in told.out
+    assert attached.out == "5\n"
+
+
+async def test_a_terminated_worker_ends_what_runs_and_loses_nothing(deployment: Deployment, tmp_path: Path) -> None:
+    """What it has not begun is run by the next one, and no step twice."""
+    trails = [tmp_path / f"trail-{number}" for number in range(6)]
+    with deployment.worker() as first:
+        await first.says("ready ")
+        async with deployment.client() as client:
+            sent = [
+                await client.send("Steps", f"acme/{number % 2}", "three_slow_steps", str(path))
+                for number, path in enumerate(trails)
+            ]
+        await eventually(lambda: any(path.exists() for path in trails), "some have begun")
+        first.signal(signal.SIGTERM)
+        assert await first.ended() == 0, first.said
+    async with deployment.client() as client:
+        with deployment.worker() as second:
+            await second.says("ready ")
+            results = [await client.attach(each.id).result(timeout=20) for each in sent]
+
+    for path, result in zip(trails, results, strict=True):
+        assert [word for word, _ in marks(path)] == ["first", "second", "third"]
+        assert [token for _, token in marks(path)] == result[-3:]
+    assert "draining" in first.said
+    assert first.lines[-1] == "stopped"
+
+
+@pytest.mark.parametrize("handler", ["sleep", "hold"])
+async def test_no_handler_is_waited_for_longer_than_the_drain_limit(
+    shop: Path, deployment: Deployment, handler: str
+) -> None:
+    """Neither one that awaits nor one that blocks a thread, which Python would wait for at its end."""
+    began, env = shop / "began", {"KEYLANE_DRAIN_LIMIT_SECONDS": "0.5"}
+    call = ("Order", "acme/one", "sleep") if handler == "sleep" else ("Slow", "acme/one", "hold")
+    reference = "shop:app" if handler == "sleep" else CATALOGUE
+    with Command("worker", reference, *deployment.where, cwd=shop, env=env) as worker:
+        await worker.says("ready ")
+        await deployment.begun(*call, str(began))
+        started = time.monotonic()
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == 0, worker.said
+        took_seconds = time.monotonic() - started
+
+    assert took_seconds < 5
+
+
+async def test_a_second_interrupt_ends_the_worker_at_once(deployment: Deployment, tmp_path: Path) -> None:
+    """Without waiting for what runs; what is durable goes on elsewhere."""
+    with deployment.worker() as worker:
+        await worker.says("ready ")
+        await deployment.begun("Slow", "acme/one", "hold", str(tmp_path / "gate"))
+        worker.signal(signal.SIGINT)
+        await worker.says("draining")
+        worker.signal(signal.SIGTERM)
+        worker.signal(signal.SIGINT)
+
+        assert await worker.ended(seconds=3) == 130
+
+
+async def test_a_signal_while_a_worker_starts_ends_it(tmp_path: Path) -> None:
+    """It has nothing to drain yet."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(15)
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        with Command("worker", CATALOGUE, "--store", url) as worker:
+            connection, _ = await anyio.to_thread.run_sync(silent.accept)
+            with connection:
+                worker.signal(signal.SIGTERM)
+                assert await worker.ended(seconds=3) == 0, worker.said
+
+    assert "Traceback" not in worker.said
+
+
+async def test_a_worker_says_ready_to_programs(deployment: Deployment) -> None:
+    """As a JSON line on stdout, on a descriptor, and its log as JSON lines on stderr."""
+    reading, writing = os.pipe()
+    with (
+        os.fdopen(reading, "rb") as pipe,
+        Command(
+            "worker", CATALOGUE, *deployment.where, "--json", "--ready-fd", str(writing), pass_fds=[writing]
+        ) as worker,
+    ):
+        os.close(writing)
+        assert await anyio.to_thread.run_sync(pipe.read) == b"ready\n"
+        await worker.says('"event": "ready"')
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == 0
+    events = [json.loads(line) for line in worker.lines]
+
+    assert [event["event"] for event in events] == ["ready", "draining", "stopped"]
+    assert "Counter" in events[0]["objects"]
+    assert "fsync always" in events[0]["promise"]
+    assert all({"time", "level", "logger", "message"} <= json.loads(line).keys() for line in worker.errors)
+
+
+async def test_dev_starts_a_store_that_the_other_commands_find(shop: Path) -> None:
+    """It says where, what it promises and when it is ready, and stops the store at its end."""
+    with Command("dev", "shop", cwd=shop) as dev:
+        await dev.says("ready ")
+        called = run("call", "Order", "acme/one", "double", "21", cwd=shop)
+        await dev.says("doubling 21")
+        dev.signal(signal.SIGINT)
+        assert await dev.ended() == 0
+
+    assert (called.code, called.out) == (0, "42\n")
+    assert dev.lines[0].startswith("store    unix:///")
+    assert "survives process and machine restart" in dev.lines[1]
+    assert any("Order acme/one" in line for line in dev.errors)
+    assert find_endpoint(shop / ".keylane") is None
+
+
+async def test_dev_takes_another_folder(shop: Path) -> None:
+    """Relative to where it stands, as do the others with `embedded:`."""
+    with Command("dev", "shop:app", "--path", "data", cwd=shop) as dev:
+        await dev.says("ready ")
+        found = run("call", "Order", "acme/one", "double", "21", "--store", "embedded:data", cwd=shop)
+        lost = run("call", "Order", "acme/one", "double", "21", cwd=shop)
+        dev.signal(signal.SIGTERM)
+        assert await dev.ended() == 0
+
+    assert found.out == "42\n"
+    assert lost.code == 3
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("call", "Order", "acme/one", "double"), ("describe", f"Order.0.{'0' * 32}"), ("worker", "shop:app")],
+)
+def test_without_a_store_keylane_dev_is_named(shop: Path, command: tuple[str, ...]) -> None:
+    """Only `dev` starts one."""
+    done = run(*command, cwd=shop)
+
+    assert done.code == 3
+    assert "keylane dev" in done.err
+    assert not (shop / ".keylane").exists()
+
+
+def test_the_store_may_be_named_by_the_environment(hosted: Deployment, tmp_path: Path) -> None:
+    """As everywhere: the argument, else the variable, else the folder."""
+    _, url, *namespace = hosted.where
+
+    done = run("call", "Counter", "acme/env", "get", *namespace, cwd=tmp_path, env={"KEYLANE_REDIS_URL": url})
+
+    assert (done.code, done.out) == (0, "0\n")
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        (f"unix://ada:{PASSWORD}@/nowhere/socket", 3),
+        (f"redis://ada:{PASSWORD}@localhost:no-port", 2),
+        (f"http://ada:{PASSWORD}@localhost", 2),
+    ],
+)
+def test_no_output_ever_shows_a_password(url: str, code: int) -> None:
+    """Whatever goes wrong, and with a traceback too."""
+    done = run("call", "Counter", "acme/one", "get", "--store", url, "--debug")
+
+    assert done.code == code, done.err
+    assert "Traceback" in done.err
+    assert PASSWORD not in done.out + done.err
+
+
+async def test_an_unsafe_store_is_refused_with_the_reason_unless_told(tmp_path: Path) -> None:
+    """The promise has to be one that the server can keep."""
+    with StoreServer(None, "--appendfsync", "everysec") as server:
+        refused = run("worker", CATALOGUE, "--store", server.url)
+        with Command("worker", CATALOGUE, "--store", server.url, "--durability", "server") as worker:
+            await worker.says("ready ")
+
+    assert refused.code == 3
+    assert "appendfsync is everysec" in refused.err
+    assert "AOF fsync every second" in worker.said
+
+
+@pytest.mark.parametrize(
+    ("reference", "source", "text"),
+    [
+        ("nowhere:app", "", "nowhere"),
+        ("shop:nothing", SHOP, "shop:app"),
+        ("broken:app", "number = 1 / 0", "ZeroDivisionError"),
+        ("shop/orders:app", "", "module:attribute"),
+        ("number:app", "app = 5", "int"),
+    ],
+)
+def test_a_wrong_app_is_wrong_use_and_says_what_was_found(
+    tmp_path: Path, store_url: str, reference: str, source: str, text: str
+) -> None:
+    """In one sentence, without a traceback of our own code."""
+    if source:
+        (tmp_path / f"{reference.partition(':')[0]}.py").write_text(source)
+
+    done = run("worker", reference, "--store", store_url, cwd=tmp_path)
+
+    assert done.code == 2, done.err
+    assert text in done.err
+    assert "Traceback" not in done.err
+
+
+def test_debug_shows_the_traceback_of_a_broken_app(tmp_path: Path, store_url: str) -> None:
+    """Where the one sentence is not enough."""
+    (tmp_path / "broken.py").write_text("number = 1 / 0\n")
+
+    done = run("worker", "broken:app", "--store", store_url, "--debug", cwd=tmp_path)
+
+    assert done.code == 2
+    assert "Traceback" in done.err
+    assert "broken.py" in done.err
+
+
+def test_a_wrong_descriptor_and_two_stores_are_wrong_use(shop: Path) -> None:
+    """Found before anything is started."""
+    descriptor = run("worker", "shop:app", "--store", "unix:///nowhere/socket", "--ready-fd", "99", cwd=shop)
+    stores = run("dev", "shop:app", "--store", "unix:///nowhere/socket", "--path", "data", cwd=shop)
+
+    assert (descriptor.code, stores.code) == (2, 2)
+    assert "99" in descriptor.err
+    assert "--path" in stores.err
+
+
+def test_output_survives_a_terminal_without_the_letters(hosted: Deployment, tmp_path: Path) -> None:
+    """An escape is printed where a letter is lacking, and the command does not fail for it."""
+    done = run(
+        "call", "Trouble", "acme/Zoë", "fail", '"Zoë"', *hosted.where, env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    )
+
+    assert done.code == 1
+    assert r"Zo\xeb" in done.err
+
+
+def test_a_reader_that_closes_the_pipe_ends_the_command_quietly(hosted: Deployment) -> None:
+    """As `head` does."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        done = subprocess.run(
+            words(["inspect", "Counter", "acme/one", *hosted.where]),
+            cwd=ROOT, stdout=closed, stderr=subprocess.PIPE, text=True, check=False, timeout=30,
+        )  # fmt: skip
+
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
