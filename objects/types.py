@@ -66,7 +66,7 @@ class Boundary(Generic[T]):
         self.where = where
         self._refusal = refusal
         self._adapter = _adapter_of(form, where, names)
-        mentioned = frozenset(_mentions(self._adapter.core_schema))
+        mentioned = _kinds_in(self._adapter)
         self._has_union = not mentioned.isdisjoint(_UNIONS)
         # `Colour | str` takes the value of a member for a string, so such a type is looked at after each dump.
         self._is_doubtful = "enum" in mentioned and not mentioned.isdisjoint(_UNDECLARED)
@@ -272,6 +272,11 @@ def _adapter_of(form: Any, where: str, names: Mapping[str, Any] | None) -> TypeA
 def _kept_adapter(form: Any, spelling: str) -> TypeAdapter[Any]:
     del spelling
     return TypeAdapter[Any](form)
+
+
+@lru_cache(maxsize=_CACHED_FORMS)
+def _kinds_in(adapter: TypeAdapter[Any]) -> frozenset[str]:
+    return frozenset(_mentions(adapter.core_schema))
 
 
 def _mentions(schema: object) -> Iterator[str]:

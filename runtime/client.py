@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast, overload
 
@@ -186,7 +187,7 @@ class Client:
         ended = None if door is None else await self._enter(door, order, raw_id, idempotency_key, patience)
         if type(ended) is Succeeded and order.output is not None:
             return order.output.load(ended.result)
-        space = await self._space(order)
+        space = await self._space(order, patience)
         if ended is None:
             request = order.request(RequestKind.CALL, raw_id, idempotency_key, self._id, again=door is not None)
             ended = await self.remote.ask(space, request, patience)
@@ -317,13 +318,14 @@ class Client:
             payload_limit_bytes=self._payload_limit_bytes,
         )
 
-    async def _space(self, order: Order) -> PartitionSpace:
+    async def _space(self, order: Order, patience: Patience | None = None) -> PartitionSpace:
         """Return the partition of a call; nothing is awaited for a type that is known."""
         places = self._places
         space = places.known(order.object_name, order.key_text)
         if space is None:
             declared = (order.partitions or self.settings.partitions) if order.output is not None else None
-            space = await places.learned(order.object_name, order.key_text, declared)
+            learn = partial(places.learned, order.object_name, order.key_text, declared)
+            space = await self.remote.persist(learn, patience or Patience(None))
         return space
 
     async def _enter(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
+
+import anyio
 
 from ..journal.errors import CallError, CallTimeout, KeylaneError, StoreUnavailable
 from ..journal.inbox import KNOWN, SUBMISSION_LIMIT_SECONDS, Submission, leaves_no_trace, submit
@@ -20,6 +22,7 @@ SUBSCRIBE_SECONDS: Final = 0.25
 
 #: A wait for an id that says nothing makes sure after so long that the id is known at all, and then ever more rarely.
 FIRST_CHECK_SECONDS: Final = 2.0
+LOOK_AGAIN_SECONDS: Final = 0.05
 CHECK_CAP_SECONDS: Final = 60.0
 
 Result = TypeVar("Result")
@@ -78,6 +81,23 @@ class Remote:
         #: By partition tag, the last entry that this process put into the inbox. An owner here has to have taken it in
         #: before a call may go to it directly, or the call would overtake a `send` before it.
         self.last_entries: dict[bytes, bytes] = {}
+
+    async def persist(self, look: Callable[[], Awaitable[Result]], patience: Patience) -> Result:
+        """Look something up in the store, again and again while no answer comes.
+
+        Raises:
+            StoreUnavailable: None came in time.
+        """
+        seconds = patience.submission_seconds
+        why = f"no answer within {seconds:g} s"
+        with anyio.move_on_after(seconds):
+            while True:
+                try:
+                    return await look()
+                except StoreUnavailable as error:
+                    why = error.why or why
+                await anyio.sleep(LOOK_AGAIN_SECONDS)
+        raise StoreUnavailable(self.store.url, f"{why}; nothing was asked of it")
 
     async def put(self, space: PartitionSpace, request: Request, patience: Patience) -> bytes:
         """Put a request into an inbox; it is durable when this returns.

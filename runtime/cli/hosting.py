@@ -25,7 +25,8 @@ from .shell import ExitCode, Shell, WrongUse
 logger = logging.getLogger("keylane.shell")
 
 READY: Final = b"ready\n"
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+#: A terminal that is closed asks for the end, too.
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +134,14 @@ class Ending:
     @contextlib.contextmanager
     def listening(self) -> Generator[None]:
         """Take the signals over."""
-        for number in SIGNALS:
+        # Whoever ignores a signal for this process, as nohup does, means it.
+        taken = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        for number in taken:
             self._loop.add_signal_handler(number, self._take, number)
         try:
             yield
         finally:
-            for number in SIGNALS:
+            for number in taken:
                 self._loop.remove_signal_handler(number)
 
     async def asked(self) -> None:
@@ -186,10 +189,12 @@ async def _announce(shell: Shell, runtime: Runtime, ready_fd: int | None) -> Non
 
 
 def _say(shell: Shell, event: str, facts: dict[str, Any], line: str) -> None:
-    if shell.is_json:
-        write_json({"event": event, **facts})
-    else:
-        write_line(line)
+    # Nobody may be left to read it, and the drain has to go on.
+    with contextlib.suppress(OSError):
+        if shell.is_json:
+            write_json({"event": event, **facts})
+        else:
+            write_line(line)
 
 
 def _check_descriptor(descriptor: int) -> None:

@@ -62,7 +62,7 @@ class WithFacts(logging.Formatter):
         facts = facts_of(record)
         if not facts:
             return line
-        return f"{line} [{facts.get('object_type')} {facts.get('key')} {facts.get('invocation')}]"
+        return f"{line} [{facts.get('key')} {facts.get('invocation')}]"
 
 
 class JsonLines(logging.Formatter):

@@ -85,6 +85,16 @@ def moment(at: datetime | None) -> str:
     return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
 
 
+def clock(at: datetime) -> str:
+    """Return the time of day of a moment, for columns whose day is said above them."""
+    return moment(at).partition(" ")[2]
+
+
+def day(at: datetime) -> str:
+    """Return the day of a moment."""
+    return moment(at).partition(" ")[0]
+
+
 def ago(at: datetime | None, now: datetime) -> str:
     """Return how long ago something was, or how soon it will be."""
     if at is None:

@@ -23,11 +23,13 @@ from ...journal.descriptions import (
 from ...journal.outcomes import Failure
 from ...journal.timeline import in_words
 from ..client import Client
-from .output import Page, ago, moment, shown, size, write_json
+from .output import Page, ago, clock, day, moment, shown, size, write_json
 from .shell import ExitCode, Shell
 from .values import as_json, to_json
 
 VALUE_CHARACTERS: Final = 200
+#: The columns that may take more than one line.
+FOLDED: Final = frozenset({"name", "value", "error", "invocation and detail"})
 
 
 async def describe(shell: Shell, invocation_id: str) -> ExitCode:
@@ -209,10 +211,10 @@ def _print_lane(out: Page, lane: LaneDescription, now: datetime) -> None:
         held = f"held since {moment(lane.held_since)} ({ago(lane.held_since, now)})" if lane.held_since else "held"
         more = f"; {lane.length - len(lane.open)} more behind those shown" if lane.length > len(lane.open) else ""
         out.put(f"  {held}, {lane.length} in it{more}")
-        out.put(_open_table(lane.open))
+        out.put(_open_table(lane.open, now))
     if lane.parked:
         out.put("  parked beside the lane")
-        out.put(_open_table(lane.parked))
+        out.put(_open_table(lane.parked, now))
     if lane.waiting:
         out.put("  in the inbox, not taken in yet")
         rows = [
@@ -224,40 +226,40 @@ def _print_lane(out: Page, lane: LaneDescription, now: datetime) -> None:
         out.put(f"  the inbox of the partition has {lane.inbox_length} entries, {lane.inbox_read} were looked at")
 
 
-def _open_table(invocations: Sequence[OpenInvocation]) -> Table:
-    rows = [
-        (
-            each.status.value if each.status else "?",
-            each.handler or "?",
-            moment(each.accepted_at),
-            each.why,
-            each.id,
-        )
-        for each in invocations
-    ]
-    return _table(("status", "handler", "accepted", "why", "invocation"), rows)
+def _open_table(invocations: Sequence[OpenInvocation], now: datetime) -> Table:
+    table = Table(box=None, padding=(0, 2), show_header=False)
+    for each in invocations:
+        status = each.status.value if each.status else "?"
+        accepted = f"accepted {ago(each.accepted_at, now)}" if each.accepted_at else "not known"
+        line = shown(f"{each.handler or '?'}, {accepted}, {each.id}")
+        table.add_row(status, f"{line}\n{shown(each.why)}")
+    return table
 
 
 def _timeline(events: Sequence[Event]) -> RenderableType:
     if not events:
         return "  empty"
     rows: list[tuple[str, ...]] = []
-    before: str | None = None
+    today = whose = ""
     for event in events:
+        if day(event.at) != today:
+            today = day(event.at)
+            rows.append((today, "", "", "", ""))
         # An id is said once for a run of its events.
-        whose = "" if event.invocation == before else event.invocation or "?"
-        before = event.invocation
-        rows.append((moment(event.at), event.what.value, event.name, size(event.size_bytes), _told(event), whose))
-    return _table(("time", "what", "name", "size", "detail", "invocation"), rows)
+        parts = [event.invocation or "?"] if event.invocation != whose else []
+        whose = event.invocation
+        detail = "  ".join([*parts, *_told(event)])
+        rows.append((clock(event.at), event.what.value, event.name, size(event.size_bytes), detail))
+    return _table(("time", "what", "name", "size", "invocation and detail"), rows)
 
 
-def _told(event: Event) -> str:
+def _told(event: Event) -> list[str]:
     parts = [event.detail] if event.detail else []
     if event.wrote:
         parts.append(f"{'snapshot of' if event.is_snapshot else 'wrote'} {', '.join(event.wrote)}")
     if event.cleared:
         parts.append(f"cleared {', '.join(event.cleared)}")
-    return "; ".join(parts)
+    return parts
 
 
 def _print_pairs(out: Page, pairs: Iterable[tuple[str, str]]) -> None:
@@ -270,7 +272,13 @@ def _print_pairs(out: Page, pairs: Iterable[tuple[str, str]]) -> None:
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     table = Table(box=None, padding=(0, 2), show_edge=False, pad_edge=True)
     for name in columns:
-        table.add_column(name, overflow="fold", justify="right" if name == "size" else "left")
+        table.add_column(
+            name,
+            overflow="fold",
+            justify="right" if name == "size" else "left",
+            # What is short is never broken, so that the last column bears the want of room.
+            no_wrap=name not in FOLDED,
+        )
     for row in rows:
         table.add_row(*(shown(cell) for cell in row))
     return table

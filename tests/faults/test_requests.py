@@ -35,9 +35,12 @@ async def send_twice(client: Client, server: StoreServer, proxy: Proxy, namespac
     async def send() -> None:
         handles.append(await client.send(add, KEY, 1))
 
+    # The proxy knows the connection by the first request that goes over it, and the client the key's partition.
+    await client.send(add, KEY, 1)
+    server.ask("DEL", inbox(namespace))
     calls = proxy.calls["submit"]
     async with anyio.create_task_group() as tasks:
-        proxy.hold_replies()
+        proxy.hold_replies(only="submit")
         tasks.start_soon(send)
         await eventually(lambda: proxy.calls["submit"] > calls, "the store has the first copy")
         await eventually(lambda: server.ask("XLEN", inbox(namespace)) == 1, "it lies in the inbox")
@@ -52,6 +55,9 @@ async def test_two_copies_that_an_owner_finds_together_count_once(
 ) -> None:
     """The owner was away while the client sent twice; the next one takes the second copy for what it is."""
     async with Client(proxy.url, namespace=namespace) as client:
+        # A namespace without types has the client ask for them with each call.
+        with WorkerProcess(shared_server.url, namespace) as gone:
+            await gone.ready()
         handle = await send_twice(client, shared_server, proxy, namespace)
         with WorkerProcess(shared_server.url, namespace) as worker:
             await worker.ready()
@@ -69,6 +75,7 @@ async def test_two_copies_that_a_running_owner_reads_count_once(
         with WorkerProcess(shared_server.url, namespace) as worker:
             await worker.ready()
             await worker.stop()
+            # The worker stands still, so what is sent stays in the inbox.
             handle = await send_twice(client, shared_server, proxy, namespace)
             worker.go_on()
 

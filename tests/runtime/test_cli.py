@@ -429,20 +429,21 @@ async def test_dev_starts_a_store_that_the_other_commands_find(shop: Path) -> No
     assert (called.code, called.out) == (0, "42\n")
     assert dev.lines[0].startswith("store    unix:///")
     assert "survives process and machine restart" in dev.lines[1]
-    assert any("Order acme/one" in line for line in dev.errors)
+    assert any("doubling 21 [acme/one Order." in line for line in dev.errors)
     assert find_endpoint(shop / ".keylane") is None
 
 
-async def test_dev_takes_another_folder(shop: Path) -> None:
-    """Relative to where it stands, as do the others with `embedded:`."""
+async def test_dev_takes_another_folder_and_ends_with_its_terminal(shop: Path) -> None:
+    """Relative to where it stands, as do the others with `embedded:`; no store is left running when a window closes."""
     with Command("dev", "shop:app", "--path", "data", cwd=shop) as dev:
         await dev.says("ready ")
         found = run("call", "Order", "acme/one", "double", "21", "--store", "embedded:data", cwd=shop)
         lost = run("call", "Order", "acme/one", "double", "21", cwd=shop)
-        dev.signal(signal.SIGTERM)
+        dev.signal(signal.SIGHUP)
         assert await dev.ended() == 0
 
     assert found.out == "42\n"
+    assert find_endpoint(shop / "data") is None
     assert lost.code == 3
 
 
