@@ -45,6 +45,14 @@ class Commit:
         self.done = done
         self.lane = lane
 
+    def writes(self, key: bytes) -> bool:
+        """Return whether an operation names a key."""
+        return any(operation[0] in KEYED and operation[1] == key for operation in self.operations)
+
+    def writes_fixed(self, fixed: int) -> bool:
+        """Return whether an operation writes one of the fixed keys, by its place among them."""
+        return any(FIXED.get(operation[0], (None,))[0] == fixed for operation in self.operations)
+
 
 @dataclass(slots=True)
 class Batch:
@@ -59,6 +67,15 @@ class Batch:
     def key(self, position: int) -> bytes:
         """Return the key that stands at a position of the call, counted from 1."""
         return self.words[2 + position]
+
+    def writers(self, position: int) -> set[Commit]:
+        """Return the commits that write to the key at a position; the owner's, at 1, is written by all."""
+        fixed, key = position - 2, self.key(position)
+        if fixed < 0:
+            return set(self.commits)
+        if fixed < FIXED_KEYS:
+            return {commit for commit in self.commits if commit.writes_fixed(fixed)}
+        return {commit for commit in self.commits if commit.writes(key)}
 
 
 def build_batch(
@@ -109,8 +126,3 @@ def build_batch(
     head += (space.answer_channel, space.undecodable)
     stamp = (tenure.epoch, tenure.token, number, serial, built_on, "".join(letters))
     return Batch(number, serial, commits, (*head, *keys, *stamp, *words))
-
-
-def touches(commit: Commit, key: bytes) -> bool:
-    """Return whether a commit writes to a key."""
-    return any(operation[0] in KEYED and operation[1] == key for operation in commit.operations)

@@ -13,7 +13,7 @@ import redis.exceptions
 from .codec import Undecodable
 from .errors import WrongKeyType
 from .keyspace import PartitionSpace
-from .records import Record, decode
+from .records import Paused, Record, decode
 from .snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words, older_words
 from .store import Store, store_error
 
@@ -26,11 +26,15 @@ class OpenInvocation:
         raw_id: Its id.
         records: Its records as far as they can be read.
         undecodable: Why the next one can't be read, None when all can.
+        is_parked: Whether it was parked for that already: the last record says so.
+        begun_ms: The partition's time at its first record, 0 for one that has none.
     """
 
     raw_id: bytes
     records: list[Record]
     undecodable: str | None = None
+    is_parked: bool = False
+    begun_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +101,23 @@ async def read_invocations(store: Store, space: PartitionSpace, ids: Sequence[by
 
 def _invocation(raw_id: bytes, entries: list[Entry]) -> OpenInvocation:
     records: list[Record] = []
+    begun_ms = int(entries[0][0].partition(b"-")[0]) if entries else 0
     for entry_id, fields in entries:
         try:
             records.append(decode(dict(zip(fields[::2], fields[1::2], strict=True))[b"r"]))
         except (Undecodable, KeyError) as error:
-            return OpenInvocation(raw_id, records, f"entry {entry_id.decode()}: {error}")
-    return OpenInvocation(raw_id, records)
+            why = f"entry {entry_id.decode()}: {error}"
+            return OpenInvocation(raw_id, records, why, _ends_parked(entries), begun_ms)
+    return OpenInvocation(raw_id, records, begun_ms=begun_ms)
+
+
+def _ends_parked(entries: list[Entry]) -> bool:
+    """Return whether the last record is a pause, which stands behind what can't be read."""
+    fields = entries[-1][1]
+    try:
+        return isinstance(decode(fields[1]), Paused)
+    except (Undecodable, LookupError):
+        return False
 
 
 async def ask(store: Store, commands: Sequence[tuple[Any, ...]], keys: Sequence[bytes]) -> list[Any]:

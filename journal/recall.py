@@ -23,10 +23,12 @@ class Recalled:
     """What was found.
 
     Args:
+        now_ms: The partition's time.
         entry: The key's entry, None when it was never used or is forgotten.
         empty_days: Days that were asked for and have no keys at all.
     """
 
+    now_ms: int
     entry: IdempotencyEntry | None
     empty_days: tuple[int, ...]
 
@@ -68,7 +70,7 @@ def _answered(store: Store, days: tuple[int, ...], done: RecallDone, reply: Any)
     except Undecodable as error:
         done(error)
         return
-    done(Recalled(entry, empty))
+    done(Recalled(reply[0], entry, empty))
 
 
 def _ignore(reply: Any) -> None:

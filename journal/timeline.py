@@ -98,20 +98,27 @@ def merge(space: PartitionSpace, turns: Sequence[Turn], notes: Mapping[bytes, Se
     waiting.sort(key=lambda each: each[1].at_ms)
     events: list[Event] = []
     for turn in turns:
-        due = [each for each in waiting if _is_before(each, turn)]
-        if due:
-            waiting = [each for each in waiting if not _is_before(each, turn)]
+        due = _due(turn, waiting)
+        told_now = set(map(id, due))
+        waiting = [each for each in waiting if id(each) not in told_now]
         events.extend(_event_of(space, raw_id, note) for raw_id, note in due)
         events.append(_completed_by(turn, notes))
     events.extend(_event_of(space, raw_id, note) for raw_id, note in waiting)
     return events
 
 
-def _is_before(each: tuple[bytes, Noted], turn: Turn) -> bool:
-    raw_id, note = each
-    if note.at_ms == turn.at_ms:
-        return raw_id == turn.raw_id and turn.event.what is not What.ACCEPTED
-    return note.at_ms < turn.at_ms
+def _due(turn: Turn, waiting: Sequence[tuple[bytes, Noted]]) -> list[tuple[bytes, Noted]]:
+    """Return the records that stand before an entry: the older ones, and of its own millisecond those of its commit."""
+    due = [each for each in waiting if each[1].at_ms < turn.at_ms]
+    own = [each for each in waiting if each[0] == turn.raw_id and each[1].at_ms == turn.at_ms]
+    match turn.event.what:
+        case What.ACCEPTED:
+            return due
+        case What.STATE:
+            # State is written with one record; which one the times can't tell, when a millisecond has several.
+            return due + own[:1]
+        case _:
+            return due + own
 
 
 def _completed_by(turn: Turn, notes: Mapping[bytes, Sequence[Noted]]) -> Event:

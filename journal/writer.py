@@ -17,8 +17,8 @@ from typing import Any, assert_never
 import anyio
 import redis.exceptions
 
-from .batch import Batch, Commit, build_batch, touches
-from .errors import Fenced, InternalError, WrongKeyType
+from .batch import Batch, Commit, build_batch
+from .errors import Fenced, InternalError, StoreError, WrongKeyType
 from .keyspace import PartitionSpace
 from .library import Library
 from .link import Link, LinkLost
@@ -164,8 +164,8 @@ class PartitionWriter:
 
         The batch was not applied and neither was any behind it, so their numbers are free again.
         """
-        key = _wrong_key(batch, error)
-        named = {commit for commit in batch.commits if key is not None and touches(commit, key)} or set(batch.commits)
+        position = _wrong_position(error)
+        named = set(batch.commits) if position is None else batch.writers(position)
         lanes: set[Hashable] = {commit.lane for commit in named if commit.lane is not None}
         everything = [commit for each in self.unanswered for commit in each.commits]
         everything.extend(self.queued)
@@ -174,15 +174,15 @@ class PartitionWriter:
         self.resending = False
         self.number = batch.number - 1
         self.queued = deque(commit for commit in everything if commit not in refused)
-        reason = WrongKeyType(key.decode(errors="replace")) if key is not None else error
+        reason = error if position is None else WrongKeyType(batch.key(position).decode(errors="replace"))
         for commit in refused:
             commit.done(0, reason)
 
 
-def _wrong_key(batch: Batch, error: Exception) -> bytes | None:
-    """Return the key that a refusal names by its position, or None for another refusal."""
+def _wrong_position(error: Exception) -> int | None:
+    """Return the position of the foreign key that a refusal names, or None for another refusal."""
     code, position, *_ = (*str(error).split(" ", 2), "")
-    return batch.key(int(position)) if code == "WRONGKEYTYPE" else None
+    return int(position) if code == "WRONGKEYTYPE" else None
 
 
 class Committer:
@@ -284,6 +284,11 @@ class Committer:
             case Answer.APPLIED:
                 self._failures = 0
                 writer.applied(batch, reply)
+            case Answer.SEND_AGAIN if _is_gap(reply) and batch is writer.unanswered[0]:
+                # All before it was answered as applied. So the store has forgotten some of it, and what this owner has
+                # in memory is built on more than there is.
+                logger.error("%s: the store has lost writes: batch %d is answered %s", writer.name, batch.number, reply)
+                writer.lose(StoreError(f"{writer.name}: the store has lost writes that it had confirmed"))
             case Answer.SEND_AGAIN:
                 self._note_failure(writer, batch, reply)
                 writer.resending = True
@@ -301,7 +306,7 @@ class Committer:
         if "Function not found" in text:
             # It goes out ahead of the batch that is sent again; that it is there already is as good an answer.
             self._link.submit(("FUNCTION", "LOAD", self._code), _ignore)
-        if not text.startswith("GAP"):
+        if not _is_gap(reply):
             self._failures = min(self._failures + 1, 10)
         logger.info("%s: batch %d will be sent again: %s", writer.name, batch.number, reply)
 
@@ -312,6 +317,10 @@ class Committer:
             idle, self._idle = self._idle, None
             if not idle.done():
                 idle.set_result(None)
+
+
+def _is_gap(reply: Any) -> bool:
+    return str(reply).startswith("GAP")
 
 
 class _Turn:

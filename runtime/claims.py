@@ -140,6 +140,8 @@ class Claims:
         if partition.known_days is not None:
             partition.known_days.difference_update(day for day in found.empty_days if day != claim.day)
         entry = found.entry
+        if entry is None:
+            self._date(partition, claim, found.now_ms)
         if entry is None or entry.invocation == invocation.raw_id:
             self._let_go(invocation)
             return
@@ -150,6 +152,15 @@ class Claims:
             partition.store.link.submit(("GET", partition.space.result(entry.invocation)), done)
         else:
             self._conflict(partition, invocation, entry)
+
+    @staticmethod
+    def _date(partition: Partition, claim: IdempotencyClaim, now_ms: int) -> None:
+        """Enter a new key under the day that it is in the store: our own estimate may be a sweep old."""
+        partition.saw_time(now_ms)
+        day = now_ms // DAY_MS
+        if day != claim.day and partition.known_days is not None:
+            claim.day, claim.accepted_at_ms = day, now_ms
+            partition.known_days.add(day)
 
     def _with_result(self, partition: Partition, invocation: Invocation, entry: IdempotencyEntry, result: Any) -> None:
         """Decide on a key that a former call used, once it is known whether its result is still there."""

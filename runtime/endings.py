@@ -165,7 +165,8 @@ def _claim_writes(partition: Partition, invocation: Invocation, mark: OutcomeMar
         return []
     entry = IdempotencyEntry(invocation.raw_id, claim.fingerprint, claim.raw_digest, mark, claim.accepted_at_ms)
     writes = [operations.remember(partition.space, claim.day, claim.digest, entry)]
-    if claim.day not in partition.expiring_days:
+    # One that ends on a later day than it came may find the hash of its day gone, and would make it for ever.
+    if claim.day not in partition.expiring_days or claim.day != partition.now_ms() // DAY_MS:
         partition.expiring_days.add(claim.day)
         kept_ms = partition.tombstone_retention_ms + DAY_MS
         writes.append(operations.forget_day(partition.space, claim.day, kept_ms))

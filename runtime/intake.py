@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ..journal import operations
 from ..journal.batch import Commit
 from ..journal.codec import Undecodable, pack
-from ..journal.errors import CallError, Overloaded, PayloadTooLarge, UnknownHandler
+from ..journal.errors import CallError, KeylaneError, Overloaded, PayloadTooLarge, UnknownHandler
 from ..journal.outcomes import Outcome, Succeeded, encode_outcome
+from ..journal.records import PauseReason
 from ..journal.requests import Request, RequestKind, ResumeOrder
 from .claims import Claims
 from .door import DoorClosed
@@ -67,7 +68,7 @@ class Intake:
             return
         try:
             self._take_request(partition, entry, request)
-        except CallError as error:
+        except KeylaneError as error:
             refuse(partition, request.invocation, entry, request.client, error)
 
     def _settle_copy(self, partition: Partition, entry: bytes, request: Request) -> None:
@@ -183,12 +184,25 @@ class Intake:
             return
         self._resume_loaded(partition, lane, entry, request, order)
 
+    @staticmethod
+    def _why_not(lane: Lane, invocation: Invocation | None) -> str | None:
+        """Return why an invocation can't be resumed, None when it can."""
+        if lane.load_error is not None and not lane.loaded:
+            return f"its object can't be read: {lane.load_error}"
+        if invocation is None or invocation.hold is not Hold.PAUSED:
+            return "it is not paused"
+        paused = invocation.standing.paused if invocation.standing is not None else None
+        if paused is None or paused.reason is PauseReason.UNDECODABLE:
+            return "its records can't be read by this code, so there is nothing to go on from"
+        return None
+
     def _resume_loaded(
         self, partition: Partition, lane: Lane, entry: bytes, request: Request, order: ResumeOrder
     ) -> None:
         invocation = lane.parked.get(order.invocation) or partition.open.get(order.invocation)
-        if invocation is None or invocation.hold is not Hold.PAUSED:
-            error = CallError("it is not paused", invocation_id=partition.invocation_id(order.invocation))
+        why_not = self._why_not(lane, invocation)
+        if invocation is None or why_not is not None:
+            error = CallError(why_not or "", invocation_id=partition.invocation_id(order.invocation))
             refuse(partition, request.invocation, entry, request.client, error)
             return
         writes = resumption(lane, invocation, order.by, order.reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -119,8 +119,9 @@ class Loading:
         accepted = found.records[0] if found.records else None
         if not isinstance(accepted, Accepted) or accepted.idempotency is None:
             return None
-        # Acceptance follows the making of the id closely, so its key lies in the hash of that day or of a neighbour.
-        day = int.from_bytes(found.raw_id[:6], "big") // DAY_MS
+        # It was taken in shortly before its first record, so its key lies in the hash of that day or of a neighbour. The
+        # time in its id is of no use: it is the caller's.
+        day = found.begun_ms // DAY_MS
         days = [day, day + 1, day - 1]
         keys = [partition.space.idempotency(each) for each in days]
         digest = accepted.idempotency
@@ -182,15 +183,16 @@ class Loading:
             standing: Standing | None = replay(found.records)
         except IllegalTransition as error:
             standing = None
-            found = OpenInvocation(found.raw_id, found.records, found.undecodable or str(error))
+            found = replace(found, undecodable=found.undecodable or str(error))
         invocation.accepted = True
         invocation.standing = standing
         invocation.records = steps_of(found.records)
         invocation.attempts = 0 if standing is None else standing.attempts
         invocation.hold = None
-        if found.undecodable is not None and (standing is None or standing.status is not Status.PAUSED):
+        is_paused = found.is_parked or (standing is not None and standing.status is Status.PAUSED)
+        if found.undecodable is not None and not is_paused:
             self._park(lane, invocation, PauseReason.UNDECODABLE, found.undecodable)
-        elif standing is not None and standing.status is Status.PAUSED:
+        elif is_paused:
             invocation.hold = Hold.PAUSED
         elif found.raw_id in extras.waits:
             self._wait(lane, invocation, extras.waits[found.raw_id])

@@ -126,7 +126,7 @@ class Partition:
         self.tombstone_retention_ms = settings.tombstone_retention_days * 86_400_000
         self.backlog = virtual_object.backlog or settings.backlog_per_key
         self._ended: dict[bytes, float] = {}
-        self._time_ms = now_ms
+        self._time_ms = self._told_ms = now_ms
         self._time_seen_at = time.monotonic()
         self._lease_is_valid: Callable[[], bool] = _never
 
@@ -141,8 +141,11 @@ class Partition:
         self._time_seen_at = time.monotonic()
 
     def now_ms(self) -> int:
-        """Return a close estimate of the partition's time; deadlines are compared in the store instead."""
-        return self._time_ms + int((time.monotonic() - self._time_seen_at) * 1000)
+        """Return a close estimate of the partition's time that never goes back; the store compares deadlines itself."""
+        estimate = self._time_ms + int((time.monotonic() - self._time_seen_at) * 1000)
+        # An answer that was long on its way sets the estimate back by as much.
+        self._told_ms = max(self._told_ms, estimate)
+        return self._told_ms
 
     def invocation_id(self, raw_id: bytes) -> str:
         """Return the text form of an id."""
@@ -253,7 +256,7 @@ class Partition:
 
     def may_serve(self) -> bool:
         """Return whether reads may be served from memory."""
-        return self.phase is Phase.OPEN and self._lease_is_valid()
+        return self.phase is Phase.OPEN and self.writer.lost is None and self._lease_is_valid()
 
     def drain(self) -> None:
         """Start nothing more; callers of this process are told to ask the store, where everything durable lies."""

@@ -17,7 +17,7 @@ import anyio
 from ..journal import operations
 from ..journal.batch import Commit
 from ..journal.due import read_due
-from ..journal.errors import KeylaneError, Suspended
+from ..journal.errors import KeylaneError, StoreUnavailable, Suspended
 from .partition import Partition, Phase
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Timers:
             now = time.monotonic()
             ready = self._pop(now)
             for partition in ready:
-                await self._ask(partition)
+                await self.ask(partition)
             if ready:
                 continue
             pause = self._heap[0][0] - now if self._heap else LONGEST_SLEEP_SECONDS
@@ -109,15 +109,24 @@ class Timers:
                 found[partition] = None
         return list(found)
 
-    async def _ask(self, partition: Partition) -> None:
+    async def ask(self, partition: Partition) -> None:
+        """Ask the store what is due in a partition, and wake it; never raises for what the store says."""
+        # A wait that begins while the question is under way is not what the answer is about.
+        asked_for = dict(partition.waiting)
         try:
             due = await read_due(self._store, partition.space, DUE_AT_ONCE)
-        except KeylaneError as error:
+        except StoreUnavailable as error:
             logger.info("%s: due times not readable now: %s", partition.space, error)
             self._ask_at(partition, time.monotonic() + 1.0)
             return
+        except KeylaneError as error:
+            # The sweep asks again.
+            logger.error("%s: what is due can't be read: %s", partition.space, error)  # noqa: TRY400, it says all
+            return
+        partition.saw_time(due.now_ms)
         for raw_id in due.ids:
-            self._fire(partition, raw_id)
+            if partition.waiting.get(raw_id) is asked_for.get(raw_id):
+                self._fire(partition, raw_id)
         if due.next_in_ms is not None and (partition.waiting or due.ids):
             self._ask_at(partition, time.monotonic() + due.next_in_ms / 1000 + ASK_AGAIN_SECONDS)
 

@@ -180,6 +180,11 @@ class Worker:
         """Read the arguments of a former call."""
         self._loading.find_arguments(partition, key_text, entry, done)
 
+    async def look_for_due(self) -> None:
+        """Ask the store now, for each partition, what time it is there and what is due by it; the sweep does the same."""
+        for partition in self._ownership.partitions:
+            await self._timers.ask(partition)
+
     def lost(self, partition: Partition) -> None:
         """Take note that a tenure ended."""
         self._timers.suspend(partition)
@@ -232,6 +237,10 @@ class Worker:
             await anyio.sleep(self._settings.sweep_seconds)
             self._inboxes.look_everywhere()
             for partition in self._ownership.partitions:
+                if partition.writer.lost is not None:
+                    # Lanes find out by themselves; commits that belong to none have nobody else to tell.
+                    partition.lose()
+                    continue
                 partition.forget_ended()
                 self._timers.sweep(partition)
                 again, partition.recall_again = partition.recall_again, []

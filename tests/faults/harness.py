@@ -21,6 +21,8 @@ from keylane.journal.embedded import bundled_binary
 
 START_SECONDS = 10.0
 POLL_SECONDS = 0.01
+#: Names another server program to run the fault tests on, such as `redis-server`.
+VARIABLE = "KEYLANE_TEST_SERVER"
 
 
 class NeverHappenedError(AssertionError):
@@ -55,7 +57,7 @@ class StoreServer:
     """A server with a directory and a socket of its own that keeps every write; may be killed and started again."""
 
     def __init__(self, binary: str | None = None, *options: str) -> None:
-        self._binary = binary or str(bundled_binary())
+        self._binary = binary or os.environ.get(VARIABLE) or str(bundled_binary())
         self._options = options
         self._directory = tempfile.TemporaryDirectory(prefix="kl-faults-")
         self._process: subprocess.Popen[bytes] | None = None

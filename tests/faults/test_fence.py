@@ -47,6 +47,7 @@ async def test_what_a_stopped_owner_still_sends_is_refused(
                 after = contents(shared_server, namespace)
 
     assert answers == [done], stopped.stderr
+    assert "fenced" in stopped.stderr
     assert after == before
     assert set(done) <= {token for _, token in marks(trail)}
     assert len(marks(trail)) == 4 if number < 5 else 3
