@@ -119,8 +119,8 @@ class Loading:
         accepted = found.records[0] if found.records else None
         if not isinstance(accepted, Accepted) or accepted.idempotency is None:
             return None
-        # It was taken in shortly before its first record, so its key lies in the hash of that day or of a neighbour. The
-        # time in its id is of no use: it is the caller's.
+        # It was taken in shortly before its first record, so its key lies in the hash of that day or of a neighbour.
+        # The time in its id is of no use: it is the caller's.
         day = found.begun_ms // DAY_MS
         days = [day, day + 1, day - 1]
         keys = [partition.space.idempotency(each) for each in days]

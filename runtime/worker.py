@@ -181,7 +181,7 @@ class Worker:
         self._loading.find_arguments(partition, key_text, entry, done)
 
     async def look_for_due(self) -> None:
-        """Ask the store now, for each partition, what time it is there and what is due by it; the sweep does the same."""
+        """Ask the store now what time it is in each partition and what is due by it, as the sweep does each second."""
         for partition in self._ownership.partitions:
             await self._timers.ask(partition)
 

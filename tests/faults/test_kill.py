@@ -14,7 +14,7 @@ from keylane.journal.transitions import Status, replay
 from tests.objects_catalogue import app, counter, marks, three_steps
 
 from .fault_points import Action, Fault, Moment
-from .harness import StoreServer
+from .harness import StoreServer, eventually
 from .worker_process import WorkerProcess
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,10 @@ def executions(trail: Path) -> dict[str, int]:
 
 def records_of(server: StoreServer, namespace: str) -> list[Any]:
     """Return the records of the only invocation of a namespace that has a stream."""
-    [stream] = [key for key in server.keys(f"{{{namespace}:*") if b"}:i:" in key]
+    streams = [key for key in server.keys(f"{{{namespace}:*") if b"}:i:" in key]
+    if not streams:
+        return []
+    [stream] = streams
     entries = server.ask("XRANGE", stream, "-", "+")
     return [decode(fields[fields.index(b"r") + 1]) for _, fields in entries]
 
@@ -99,6 +102,27 @@ async def test_a_worker_killed_at_the_only_commit_of_a_short_handler_adds_once(
             assert await handle.result(timeout=10) == 1
             assert await client.call("Counter", KEY, "add", 10, timeout=10) == 11
             assert await client.call("Counter", KEY, "get", timeout=10) == 11
+
+
+async def test_a_worker_killed_between_two_steps_costs_neither(
+    shared_server: StoreServer, namespace: str, trail: Path, tmp_path: Path
+) -> None:
+    """SIGKILL while the handler waits for something of its own: the step before is not run again."""
+    gate = tmp_path / "gate"
+    gates = {"trail": str(trail), "gate": str(gate)}
+    async with Client(shared_server.url, namespace=namespace) as client:
+        with WorkerProcess(shared_server.url, namespace) as first:
+            await first.ready()
+            handle = await client.send("Steps", KEY, "step_between_gates", gates)
+            await eventually(lambda: len(records_of(shared_server, namespace)) == 2, "the first step is recorded")
+            first.kill()
+        gate.touch()
+        with WorkerProcess(shared_server.url, namespace) as second:
+            await second.ready()
+            result = await handle.result(timeout=10)
+
+    assert [word for word, _ in marks(trail)] == ["first", "second"]
+    assert result == " ".join(token for _, token in marks(trail))
 
 
 async def test_workers_killed_again_and_again_lose_and_double_nothing(

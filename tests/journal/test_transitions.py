@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
+from pathlib import Path
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +30,7 @@ from keylane.journal.records import (
 )
 from keylane.journal.transitions import IllegalTransition, Standing, Status, advance, replay
 
+GOLDEN = Path(__file__).parent / "golden" / "journals"
 ERROR = Failure("builtins.ValueError", "no", "terminal", None, "")
 OTHER_ERROR = Failure("builtins.OSError", "gone", "terminal", None, "")
 ACCEPTED = Accepted(b"i" * 16, "refund", 1, "acme/o-1")
@@ -198,6 +201,52 @@ def test_what_it_waits_for_is_said_exactly_while_it_waits(records: list[Record])
 
     assert (standing.paused is not None) == (standing.status is Status.PAUSED)
     assert (standing.retry_after_ms is not None) == (standing.status is Status.WAITING)
+
+
+JOURNALS: dict[str, tuple[list[Record], Standing]] = {
+    "three_steps": (
+        [ACCEPTED, *(StepCompleted(index, "s", b"\x01") for index in range(3)), Completed()],
+        Standing(Status.COMPLETED, records=5, steps=3),
+    ),
+    "retried_paused_resumed": (
+        [
+            ACCEPTED,
+            StepAttemptFailed(0, "s", 1, ERROR, 50),
+            StepCompleted(0, "s", b"\x01", {"balance": b"\x02"}, (b"\x03",)),
+            AttemptFailed(1, OTHER_ERROR, 100),
+            AttemptFailed(2, OTHER_ERROR, 200),
+            PAUSED,
+            Resumed("ada", "repaired"),
+            AttemptFailed(1, OTHER_ERROR, 100),
+        ],
+        Standing(Status.WAITING, records=8, steps=1, attempts=1, retry_after_ms=100, error=OTHER_ERROR),
+    ),
+    "failed_at_a_step": (
+        [ACCEPTED, StepFailed(0, "s", ERROR), Failed(ERROR)],
+        Standing(Status.FAILED, records=3, steps=1, error=ERROR),
+    ),
+    "paused": (
+        [ACCEPTED, StepCompleted(0, "s", b"\x01"), PAUSED],
+        Standing(Status.PAUSED, records=3, steps=1, paused=PAUSED, error=ERROR),
+    ),
+    "short": ([FINISHED], Standing(Status.COMPLETED, records=1)),
+    "short_failed": ([FINISHED_FAILED], Standing(Status.FAILED, records=1)),
+}
+
+
+@pytest.mark.parametrize("name", JOURNALS)
+def test_a_golden_journal_replays_for_ever(name: str) -> None:
+    """What an earlier release wrote leads to the same standing in every later one."""
+    whole: list[bytes] = msgpack.unpackb((GOLDEN / f"{name}.msgpack").read_bytes())
+    records, standing = JOURNALS[name]
+
+    assert [decode(data) for data in whole] == records
+    assert replay(decode(data) for data in whole) == standing
+
+
+def test_every_golden_journal_is_read_by_a_test() -> None:
+    """No golden file lies there without a test that replays it."""
+    assert {path.stem for path in GOLDEN.iterdir()} == set(JOURNALS)
 
 
 def test_no_records_make_no_standing() -> None:
