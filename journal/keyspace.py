@@ -4,8 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .errors import StoreError
+
 #: The version of everything that is written under a partition's tag; checked by every function.
 SCHEMA_VERSION = "1"
+
+
+NAMESPACE_LIMIT_BYTES = 128
+
+
+def check_namespace(namespace: str) -> str:
+    """Return a namespace that may stand in a hash tag.
+
+    Raises:
+        StoreError: It is empty, too long, or has a brace, which would end the tag early: in a cluster the keys of a
+            partition would be spread over several nodes.
+    """
+    if not namespace or len(namespace.encode(errors="replace")) > NAMESPACE_LIMIT_BYTES:
+        raise StoreError(f"namespace {namespace[:40]!r} has to have 1 to {NAMESPACE_LIMIT_BYTES} bytes")
+    if not namespace.isprintable() or "{" in namespace or "}" in namespace:
+        raise StoreError(f"namespace {namespace!r} has a brace or a character that can't be printed: leave it out")
+    return namespace
 
 
 @dataclass(frozen=True, slots=True)

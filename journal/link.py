@@ -243,7 +243,7 @@ class Link:
                 reply = error
             except redis.exceptions.ResponseError as error:
                 reply = error
-            waiting.popleft()[0](reply)
+            _hand_over(waiting.popleft()[0], reply)
 
     async def _watch(self, connection: Connection) -> None:
         del connection
@@ -257,7 +257,15 @@ class Link:
         self._outgoing = []
         waiting, self._waiting = self._waiting, deque()
         for done, _ in waiting:
-            done(error)
+            _hand_over(done, error)
+
+
+def _hand_over(done: Done, reply: Any) -> None:
+    try:
+        done(reply)
+    except Exception:
+        # One that raises against its word must not cost the others their replies, and the process its connection.
+        logger.exception("what waited for an answer of the store failed on it")
 
 
 def is_refusal(error: Exception) -> bool:

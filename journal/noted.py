@@ -151,10 +151,10 @@ def standing_at(record: Record) -> Standing:
             return Standing(Status.RUNNING, records=1, steps=record.index + 1, error=record.error)
         case StepAttemptFailed():
             waiting = Standing(Status.WAITING, records=1, steps=record.index, step_attempts=record.attempt)
-            return replace(waiting, retry_after_ms=record.retry_after_ms, error=record.error)
+            return waiting._replace(retry_after_ms=record.retry_after_ms, error=record.error)
         case AttemptFailed():
             waiting = Standing(Status.WAITING, records=1, attempts=record.attempt)
-            return replace(waiting, retry_after_ms=record.retry_after_ms, error=record.error)
+            return waiting._replace(retry_after_ms=record.retry_after_ms, error=record.error)
         case Paused():
             return Standing(Status.PAUSED, records=1, paused=record, error=record.error)
         case Completed() | Finished(outcome="c"):

@@ -43,6 +43,9 @@ def decode_values(data: bytes) -> dict[str, bytes | None]:
         raise Undecodable(f"a state delta is not msgpack: {error}") from error
     if not isinstance(values, dict):
         raise Undecodable("a state delta is not a map")
+    for name, value in cast("dict[object, object]", values).items():
+        if not (isinstance(name, str) and (value is None or isinstance(value, bytes))):
+            raise Undecodable(f"a state delta holds {value!r:.50} under {name!r:.50}, which is no packed value")
     return cast("dict[str, bytes | None]", values)
 
 

@@ -9,7 +9,6 @@ from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, assert_never, cast
 
-import anyio
 import redis
 import redis.asyncio.connection
 import redis.exceptions
@@ -17,8 +16,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.retry import Retry as SyncRetry
 
+from .background import Background
 from .errors import StoreError, StoreFull, StoreUnavailable
-from .keyspace import PartitionSpace
+from .keyspace import PartitionSpace, check_namespace
 from .library import library
 from .link import Connection, Link, LinkLost
 from .observer import NoObserver, Observer
@@ -76,7 +76,7 @@ class Store:
     ) -> None:
         self._address = _openable(parse_store_url(url))
         self.url = str(self._address)
-        self.namespace = namespace
+        self.namespace = check_namespace(namespace)
         self.observer: Observer = observer or NoObserver()
         self.library = library()
         self._options = connection_options(self._address)
@@ -97,8 +97,7 @@ class Store:
         """
         await self._stack.__aenter__()
         try:
-            tasks = await self._stack.enter_async_context(anyio.create_task_group())
-            self._stack.callback(tasks.cancel_scope.cancel)
+            tasks = await self._stack.enter_async_context(Background())
             tasks.start_soon(self._calls.run)
             await self._calls.wait_up(CONNECT_TIMEOUT_SECONDS)
             tasks.start_soon(self._commits.run)
@@ -112,7 +111,6 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the connections."""
-        # The task groups below would wrap what the body raised; it is the body's and passes as it is.
         await self._stack.aclose()
 
     def _space(self, type_name: str, number: int) -> PartitionSpace:

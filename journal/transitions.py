@@ -13,9 +13,8 @@ before it writes, and a reader who replays the records gets the same answer.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from .errors import InternalError
 from .outcomes import Failure
@@ -59,9 +58,8 @@ class IllegalTransition(InternalError):
     code = "illegal-transition"
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Where an invocation stands after the records so far.
+class Standing(NamedTuple):
+    """Where an invocation stands after the records so far: a tuple, since one is made for each record that is written.
 
     Args:
         status: In the words that users see.

@@ -111,7 +111,7 @@ class PartitionWriter:
     def commit(self, commit: Commit) -> None:
         """Queue a commit; it goes out with the others of this turn."""
         if self.lost is not None:
-            commit.done(0, self.lost)
+            _tell(commit, 0, self.lost)
             return
         self.queued.append(commit)
         self._committer.commit_waits(self)
@@ -147,7 +147,7 @@ class PartitionWriter:
         self.unanswered.popleft()
         self.applied_serial = batch.serial
         for commit in batch.commits:
-            commit.done(now, None)
+            _tell(commit, now, None)
 
     def lose(self, error: BaseException) -> None:
         """End the tenure's writing: nothing that is not yet durable will be."""
@@ -157,7 +157,7 @@ class PartitionWriter:
         self.unanswered.clear()
         self.queued.clear()
         for commit in lost:
-            commit.done(0, error)
+            _tell(commit, 0, error)
 
     def refuse(self, batch: Batch, error: Exception) -> None:
         """Take out of the queue what the store refused for good, with all that was built on it; keep the rest.
@@ -176,7 +176,7 @@ class PartitionWriter:
         self.queued = deque(commit for commit in everything if commit not in refused)
         reason = error if position is None else WrongKeyType(batch.key(position).decode(errors="replace"))
         for commit in refused:
-            commit.done(0, reason)
+            _tell(commit, 0, reason)
 
 
 def _wrong_position(error: Exception) -> int | None:
@@ -330,6 +330,14 @@ class _Turn:
 
     def __init__(self, unanswered: int) -> None:
         self.unanswered = unanswered
+
+
+def _tell(commit: Commit, now: int, error: BaseException | None) -> None:
+    try:
+        commit.done(now, error)
+    except Exception:
+        # One that raises against its word must not leave the others of its batch untold.
+        logger.exception("what waited for a commit failed on its end")
 
 
 def _ignore(reply: Any) -> None:

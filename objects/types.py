@@ -141,6 +141,9 @@ class Boundary(Generic[T]):
             return self._adapter.validator.validate_python(value, by_alias=True, by_name=True)
         except ValidationError as error:
             return self._validated_as_dumped(value, error)
+        except Exception as error:
+            # A validator of the user's may raise anything; all that it says is that the value won't do.
+            raise self._refusal(self.where, f"its validation raised {type(error).__name__}: {error}") from error
 
     def _validated_as_dumped(self, value: object, error: ValidationError) -> T:
         """Let a strict type have its own dump: strict validation asks for members and dataclasses, not their data."""

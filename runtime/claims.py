@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..journal.codec import Undecodable, unpack
+from ..journal.codec import unpack
 from ..journal.errors import (
     CallError,
+    Fenced,
     IdempotencyConflict,
+    InternalError,
     InvalidInput,
     KeylaneError,
     ResultExpired,
@@ -25,6 +27,7 @@ from ..journal.recall import DAY_MS, Recalled, digest_of, recall
 from ..objects.fingerprint import differing_fields, fingerprint, raw_digest
 from .endings import accept_in_order, answer, refuse
 from .invocation import Hold, IdempotencyClaim, Invocation
+from .partition import OwnershipLost
 
 if TYPE_CHECKING:
     from ..objects.types import Boundary
@@ -75,13 +78,28 @@ class Claims:
         claim, own = first.idempotency, second.idempotency
         assert claim is not None
         assert own is not None
-        if not first.ended and first.hold is not Hold.RECALLING:
+        if first.hold is Hold.RECALLING and not first.ended:
+            # What becomes of the first is not known yet, so neither is what the second is told.
+            second.hold = Hold.RECALLING
+            first.on_recalled.append(partial(self._claim_again, lane, second))
+            return
+        if not first.ended:
             accept_in_order(first.lane, first)
         if is_same(claim.fingerprint, claim.raw_digest, own):
             self._replay(lane.partition, second, first.raw_id, claim.accepted_at_ms)
             return
         fields = self._named(second, first.handler.name, first.payload)
         self._refuse(lane.partition, second, IdempotencyConflict(fields))
+
+    def _claim_again(self, lane: Lane, invocation: Invocation) -> None:
+        claim = invocation.idempotency
+        if invocation.ended or claim is None:
+            return
+        first = lane.partition.claims.get(claim.digest)
+        if first is None:
+            self._recall(lane, invocation)
+        else:
+            self._second(lane, first, invocation)
 
     def _recall(self, lane: Lane, invocation: Invocation) -> None:
         partition = lane.partition
@@ -90,6 +108,7 @@ class Claims:
         partition.claims[claim.digest] = invocation
         days = self._days(partition, claim.day)
         if not days:
+            self._let_go(invocation)
             return
         invocation.hold = Hold.RECALLING
         recall(partition.store, partition.space, days, claim.digest, partial(self._recalled, lane, invocation))
@@ -193,7 +212,7 @@ class Claims:
         try:
             first = unpack(as_set(boundary, packed))
             return differing_fields(first, unpack(as_set(boundary, second.payload)), boundary.where)
-        except (InvalidInput, Undecodable):
+        except Exception:  # noqa: BLE001, what can't be compared differs in an unknown way
             return None
 
     def _replay(self, partition: Partition, second: Invocation, first_id: bytes, first_at_ms: int) -> None:
@@ -232,5 +251,10 @@ def _told(
     partition: Partition, invocation: Invocation, outcome: Replayed, now_ms: int, error: BaseException | None
 ) -> None:
     del now_ms
-    if error is None:
-        partition.ended(invocation, outcome)
+    match error:
+        case None:
+            partition.ended(invocation, outcome)
+        case Fenced() | OwnershipLost():
+            partition.ended(invocation, OwnershipLost(str(partition.space)))
+        case _:
+            partition.ended(invocation, InternalError(f"the store refused the answer: {error}"))

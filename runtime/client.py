@@ -12,6 +12,7 @@ import anyio
 from typing_extensions import TypeForm
 
 from ..journal import reading
+from ..journal.background import Background
 from ..journal.codec import Undecodable
 from ..journal.descriptions import InvocationDescription, ObjectDescription
 from ..journal.endpoint import find_endpoint
@@ -103,8 +104,7 @@ class Client:
         try:
             if self._own_store is not None:
                 await self._stack.enter_async_context(self._own_store)
-            tasks = await self._stack.enter_async_context(anyio.create_task_group())
-            self._stack.callback(tasks.cancel_scope.cancel)
+            tasks = await self._stack.enter_async_context(Background())
             self._stack.callback(self.answers.close)
             await tasks.start(self.answers.subscription.run)
         except BaseException:
@@ -116,7 +116,6 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the connections; invocations go on."""
-        # The task groups below would wrap what the body raised; it is the body's and passes as it is.
         await self._stack.aclose()
 
     @overload

@@ -40,6 +40,33 @@ class ForeignTask(RuntimeError):
         )
 
 
+class ContextClosed(RuntimeError):
+    """A context was used after its handler had ended."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__(f"ctx.{call} was called after the handler had ended; it belongs to no invocation any more")
+
+
+class NestedStep(RuntimeError):
+    """A step was begun while another one of the same invocation had not ended."""
+
+    def __init__(self, name: str, outer: str) -> None:
+        super().__init__(
+            f"step {name!r} was begun inside step {outer!r}, so its place in the journal is not defined: a step calls "
+            "plain functions; await ctx.run in the handler itself, one after the other"
+        )
+
+
+class InterruptedStep(RuntimeError):
+    """The handler went on after a step had been cancelled under it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"step {name!r} was cancelled by a timeout or cancel scope around ctx.run, which a replay could not tell "
+            "again: use ctx.run(…, timeout=) instead, whose end is recorded"
+        )
+
+
 class ReadingContext(SharedContext):
     """What a shared handler gets: durable values, and nothing to write with."""
 
@@ -118,16 +145,18 @@ class ExclusiveContext(ObjectContext):
         "_ended_by",
         "_generation",
         "_invocation",
-        "_keeps_task",
+        "_is_closed",
         "_lane",
         "_log",
         "_notes",
         "_random",
         "_reads",
         "_recorded",
+        "_step",
         "_steps",
         "_task",
         "index",
+        "interrupted_by",
         "writes",
     )
 
@@ -142,6 +171,9 @@ class ExclusiveContext(ObjectContext):
         self._recorded: deque[Record] | None = deque(invocation.records) if invocation.records else None
         self._random: random.Random | None = None
         self._ended_by: BaseException | None = None
+        self._is_closed = False
+        self._step: str | None = None
+        self.interrupted_by: InterruptedStep | None = None
         self.index = 0
         self.writes: dict[str, bytes | None] = {}
 
@@ -183,9 +215,14 @@ class ExclusiveContext(ObjectContext):
 
     async def get(self, name: str, type: Any, default: Any = None) -> Any:
         """Return a state value as this invocation sees it."""
+        if self._is_closed:
+            raise ContextClosed("get")
         packed = self.read(name)
         if packed is None:
             return default
+        declared = self._lane.partition.virtual_object.state.get(name)
+        if declared is not None and declared.form is type:
+            return declared.load(packed)
         return boundary_of(type, where=f"state {name}", refusal=InvalidOutput).load(packed)
 
     def read(self, name: str) -> bytes | None:
@@ -202,6 +239,7 @@ class ExclusiveContext(ObjectContext):
 
     def set(self, name: str, value: Any, type: Any = None) -> None:
         """Write a state value; it becomes durable with the next durable point."""
+        self._check_writable("set", name)
         boundary = self._lane.partition.virtual_object.state.get(name)
         if boundary is None:
             form = _form_of(value) if type is None else type
@@ -212,10 +250,19 @@ class ExclusiveContext(ObjectContext):
 
     def clear(self, name: str) -> None:
         """Take a state value away."""
+        self._check_writable("clear", name)
         self.writes[name] = None
+
+    def _check_writable(self, call: str, name: str) -> None:
+        if self._is_closed:
+            raise ContextClosed(call)
+        if type(name) is not str:
+            raise TypeError(f"ctx.{call}: the name of a state value is text, not {type(name).__name__}")
 
     def clear_all(self) -> None:
         """Take all state values away."""
+        if self._is_closed:
+            raise ContextClosed("clear_all")
         for name in self._names():
             self.writes[name] = None
 
@@ -266,11 +313,25 @@ class ExclusiveContext(ObjectContext):
     async def run(self, name: str, action: Any, /, *arguments: Any, **options: Any) -> Any:
         """Run a step, or return its recorded result."""
         self._check_task("run")
-        return await self._steps.run(self, self._lane, self._invocation, name, action, arguments, options)
+        if self._step is not None:
+            raise NestedStep(name, self._step)
+        self._step = name
+        try:
+            result = await self._steps.run(self, self._lane, self._invocation, name, action, arguments, options)
+        except asyncio.CancelledError:
+            self.interrupted_by = InterruptedStep(name)
+            raise
+        finally:
+            self._step = None
+        return result
 
     def _check_task(self, call: str) -> None:
+        if self._is_closed:
+            raise ContextClosed(call)
         if self._ended_by is not None:
             raise self._ended_by
+        if self.interrupted_by is not None:
+            raise self.interrupted_by
         if self._task is not None and asyncio.current_task() is not self._task:
             raise ForeignTask(call)
 
@@ -278,6 +339,10 @@ class ExclusiveContext(ObjectContext):
         """End this run from within; the error is raised at each further durable point too."""
         self._ended_by = error
         return error
+
+    def close(self) -> None:
+        """Take note that the handler has ended; a reference that it left behind does nothing any more."""
+        self._is_closed = True
 
     def check_current(self) -> None:
         """Raise when another owner, or another history of this lane, has taken over."""

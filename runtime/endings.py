@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import traceback
 from functools import partial
 from typing import TYPE_CHECKING
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from .partition import Partition
 
 TRACEBACK_LIMIT_CHARACTERS = 1500
+#: What is longer of an error is cut: each failed attempt is recorded with its error.
+MESSAGE_LIMIT_CHARACTERS = 10_000
+DETAILS_LIMIT_BYTES = 1_048_576
 #: How long the hash of a day's idempotency keys outlives the retention of its youngest key.
 DAY_MS = 86_400_000
 
@@ -55,11 +59,24 @@ def failure_of(error: BaseException) -> Failure:
     details = _details(error)
     return Failure(
         type_name=f"{type(error).__module__}.{type(error).__qualname__}",
-        message=error.message if isinstance(error, KeylaneError) else str(error),
+        message=_message(error),
         code=_code(error),
         details=None if details is None else _packed_details(details),
         traceback=text[-TRACEBACK_LIMIT_CHARACTERS:],
     )
+
+
+def _message(error: BaseException) -> str:
+    text = error.message if isinstance(error, KeylaneError) else _spelled(error)
+    left_out = len(text) - MESSAGE_LIMIT_CHARACTERS
+    return text if left_out <= 0 else f"{text[:MESSAGE_LIMIT_CHARACTERS]}… ({left_out} more characters)"
+
+
+def _spelled(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001, the text is user code
+        return "its text can't be made"
 
 
 def _details(error: BaseException) -> object:
@@ -85,11 +102,14 @@ def _code(error: BaseException) -> str:
 
 
 def _packed_details(details: object) -> bytes:
+    # The details of an error must never keep it from being recorded.
     try:
-        return codec.pack(details)
+        packed = codec.pack(details)
     except codec.NotEncodable:
-        # The details of an error must never keep it from being recorded.
-        return codec.pack(repr(details))
+        packed = codec.pack(reprlib.repr(details))
+    if len(packed) > DETAILS_LIMIT_BYTES:
+        return codec.pack(f"details of {len(packed)} bytes were left out")
+    return packed
 
 
 def terminal_error(failure: Failure) -> TerminalError:
@@ -155,8 +175,24 @@ def _accepted(taken: list[Invocation], now_ms: int, error: BaseException | None)
     if error is None:
         return
     for invocation in taken:
-        invocation.accepted = False
-        invocation.standing = None
+        _take_out(invocation)
+
+
+def _take_out(invocation: Invocation) -> None:
+    """Take back that an invocation was taken in: the store has refused it."""
+    invocation.accepted = False
+    invocation.standing = None
+    invocation.attempts = 0
+
+
+async def _write(lane: Lane, invocation: Invocation, writes: list[Operation], *, was_accepted: bool) -> None:
+    """Write what may take an invocation in as well, and wait until it is durable."""
+    try:
+        await lane.write(writes)
+    except Exception:
+        if not was_accepted:
+            _take_out(invocation)
+        raise
 
 
 def _claim_writes(partition: Partition, invocation: Invocation, mark: OutcomeMark) -> list[Operation]:
@@ -207,7 +243,7 @@ def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, de
         writes.append(operations.announce(invocation.client, raw_id, encoded))
     if state is not None:
         writes.extend(lane.history_trim(state))
-    lane.queue.popleft()
+    lane.queue.pop(0)
     invocation.ended = True
     lane.commit(writes, delta or None, partial(_finished, lane, invocation, outcome))
 
@@ -217,12 +253,13 @@ def _finished(lane: Lane, invocation: Invocation, outcome: Outcome, now_ms: int,
     if error is None:
         lane.partition.ended(invocation, outcome)
     elif not isinstance(error, Fenced | OwnershipLost):
-        lane.refused.append(invocation)
+        lane.refused = (*lane.refused, invocation)
 
 
-async def retry_later(lane: Lane, invocation: Invocation, error: Exception, delay_seconds: float) -> None:
+async def retry_later(lane: Lane, invocation: Invocation, error: BaseException, delay_seconds: float) -> None:
     """Record a failed attempt of the handler; the lane waits for the next one."""
     delay_ms = max(int(delay_seconds * 1000), 1)
+    was_accepted = invocation.accepted
     writes = acceptance(lane, invocation)
     invocation.attempts += 1
     fact = AttemptFailed(invocation.attempts, failure_of(error), delay_ms)
@@ -230,13 +267,14 @@ async def retry_later(lane: Lane, invocation: Invocation, error: Exception, dela
     raw_id = invocation.raw_id
     writes.append(operations.record(lane.partition.space, raw_id, fact))
     writes.append(operations.schedule(raw_id, delay_ms))
-    await lane.write(writes)
+    await _write(lane, invocation, writes, was_accepted=was_accepted)
 
 
 async def pause(lane: Lane, invocation: Invocation, reason: PauseReason, detail: str, error: Failure | None) -> None:
     """Park an invocation until somebody resumes it, and tell its callers at once."""
     partition = lane.partition
     raw_id = invocation.raw_id
+    was_accepted = invocation.accepted
     writes = acceptance(lane, invocation)
     fact = Paused(reason, detail, error)
     record(invocation, fact)
@@ -248,19 +286,24 @@ async def pause(lane: Lane, invocation: Invocation, reason: PauseReason, detail:
         writes.extend(operations.park(lane.key_text, raw_id))
     if invocation.client is not None:
         writes.append(operations.announce(invocation.client, raw_id, None))
-    await lane.write(writes)
+    await _write(lane, invocation, writes, was_accepted=was_accepted)
 
 
-def resumption(lane: Lane, invocation: Invocation, by: str, reason: str) -> list[Operation]:
-    """Return what lets a parked invocation go on."""
+def resumption(
+    lane: Lane, invocation: Invocation, by: str, reason: str, *, is_aside: bool, running: Invocation | None
+) -> list[Operation]:
+    """Return what lets a parked invocation go on: at the head of its lane where it had left it, behind what runs."""
     space = lane.partition.space
     fact = Resumed(by, reason)
     record(invocation, fact)
     writes = [operations.record(space, invocation.raw_id, fact)]
-    if skips(lane.partition.virtual_object):
-        writes.append(operations.rejoin_lane(space, lane.key_text, invocation.raw_id))
-    else:
-        writes.append(operations.unpark(lane.key_text))
+    if not is_aside:
+        return [*writes, operations.unpark(lane.key_text)]
+    if running is not None:
+        writes.append(operations.leave_lane(space, lane.key_text, running.raw_id))
+    writes.append(operations.rejoin_lane(space, lane.key_text, invocation.raw_id))
+    if running is not None:
+        writes.append(operations.rejoin_lane(space, lane.key_text, running.raw_id))
     return writes
 
 
@@ -287,6 +330,7 @@ def answer(
     writes = [operations.result(partition.space, raw_id, outcome, partition.result_retention_ms)]
     if entry is not None:
         writes.append(operations.settle_entry(entry))
+        partition.remember(raw_id)
     if client is not None:
         writes.append(operations.announce(client, raw_id, outcome))
     partition.writer.commit(Commit(writes, done))

@@ -25,6 +25,7 @@ class Errands:
     def __init__(self) -> None:
         self._waiting: deque[Errand] = deque()
         self._idle: list[asyncio.Future[None]] = []
+        self._tasks: TaskGroup
 
     def add(self, errand: Errand) -> None:
         """Have an errand run soon; what it raises is logged."""
@@ -34,19 +35,27 @@ class Errands:
             if not idle.done():
                 idle.set_result(None)
 
+    def begin(self, errand: Errand) -> None:
+        """Run an errand that may have to wait for long in a task of its own: others must not wait behind it."""
+        self._tasks.start_soon(self._do, errand)
+
     def start(self, tasks: TaskGroup) -> None:
         """Start the runners."""
+        self._tasks = tasks
         for _ in range(RUNNERS):
             tasks.start_soon(self._run)
 
     async def _run(self) -> None:
         while True:
             while self._waiting:
-                errand = self._waiting.popleft()
-                try:
-                    await errand()
-                except Exception:
-                    logger.exception("an errand failed")
+                await self._do(self._waiting.popleft())
             idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(idle)
             await idle
+
+    @staticmethod
+    async def _do(errand: Errand) -> None:
+        try:
+            await errand()
+        except Exception:
+            logger.exception("an errand failed")

@@ -18,6 +18,7 @@ from ..journal.errors import (
     InvalidInput,
     InvalidOutput,
     InvocationPaused,
+    KeylaneError,
     PayloadTooLarge,
     RetryableError,
     Suspended,
@@ -31,12 +32,14 @@ from .context import ExclusiveContext
 from .endings import failure_of, finish, pause, refuse, retry_later, skips
 from .invocation import Hold, Invocation
 from .lane import Lane
+from .own_context import in_own_context
 from .partition import Phase
 
 if TYPE_CHECKING:
     from ..objects.handler import Handler
     from ..objects.policies import RetryPolicy
     from ..objects.settings import Settings
+    from .slots import Slots
     from .steps import Steps
     from .timers import Timers
 
@@ -61,6 +64,7 @@ class Execution:
         self._limiter = limiter
         self._random = random.Random()  # noqa: S311
         self.steps: Steps
+        self.slots: Slots[Lane]
 
     async def turn(self, lane: Lane) -> None:
         """Run a few invocations of a lane that no other slot has."""
@@ -87,12 +91,26 @@ class Execution:
         except (Fenced, Suspended):
             # Another owner, or another history of this lane: what was not durable is run again there.
             return
-        except Exception:
+        except Exception as error:
             logger.exception("%s: the runtime itself failed", lane.partition.invocation_id(invocation.raw_id))
-            if lane.queue and lane.queue[0] is invocation:
-                lane.queue.popleft()
-            invocation.ended = True
-            lane.partition.ended(invocation, InternalError("the runtime failed on this invocation; see its log"))
+            await self._give_up(lane, invocation, error)
+
+    async def _give_up(self, lane: Lane, invocation: Invocation, error: Exception) -> None:
+        """Take out of the lane's way what the runtime itself can't run: parked where it is durable, else refused."""
+        if invocation.ended or lane.refused or not lane.loaded:
+            return
+        failed = InternalError("the runtime failed on this invocation; see its log")
+        if not invocation.accepted:
+            self._refuse(lane, invocation, failed)
+            return
+        try:
+            detail = f"the runtime failed on it: {type(error).__name__}"
+            await pause(lane, invocation, PauseReason.RETRIES_SPENT, detail, failure_of(error))
+            self._park(lane, invocation)
+        except Exception:
+            logger.exception("%s: nor can it be parked", lane.partition.invocation_id(invocation.raw_id))
+            invocation.hold = Hold.PAUSED
+            invocation.tell(failed)
 
     async def _run(self, lane: Lane, invocation: Invocation) -> None:
         task = None if invocation.handler.is_blocking else asyncio.current_task()
@@ -106,24 +124,37 @@ class Execution:
             packed = await self._result(invocation.handler, ctx, arguments)
         except (TerminalError, InvalidOutput, PayloadTooLarge) as error:
             self._end(lane, invocation, ctx, Rejected(failure_of(error)))
-        except Exception as error:  # noqa: BLE001, whatever a handler raises is retried
-            await self._failed(lane, invocation, ctx, error)
         except BaseException as error:
-            if error is not ctx.ended_by:
+            if ctx.ended_by is None and self._is_not_its_own(error):
                 raise
-            self._unwound(lane, invocation)
+            await self.slots.absorb_cancel()
+            await self._failed(lane, invocation, ctx, error)
         else:
             self._end(lane, invocation, ctx, Succeeded(packed))
+        finally:
+            ctx.close()
+
+    def _is_not_its_own(self, error: BaseException) -> bool:
+        """Return whether an exception came to a handler from outside; whatever it raises itself is retried."""
+        match error:
+            case asyncio.CancelledError():
+                return self.slots.is_closing
+            case KeyboardInterrupt() | GeneratorExit():
+                return True
+            case _:
+                return False
 
     async def _result(self, handler: Handler[Any, Any], ctx: ExclusiveContext, arguments: tuple[Any, ...]) -> bytes:
         if handler.is_blocking:
             run = partial(handler.function, BlockingExclusiveContext(ctx), *arguments)
             value = await anyio.to_thread.run_sync(run, limiter=self._limiter, abandon_on_cancel=True)
         else:
-            value = await handler.function(ctx, *arguments)
+            value = await in_own_context(handler.function(ctx, *arguments))
         if ctx.ended_by is not None:
             # The handler swallowed what ended it; its value was built on nothing.
             raise ctx.ended_by
+        if ctx.interrupted_by is not None:
+            raise ctx.interrupted_by
         packed = handler.output.dump(value)
         self.steps.check_size("result", packed)
         return packed
@@ -138,12 +169,12 @@ class Execution:
         delta = ctx.writes if isinstance(outcome, Succeeded) else {}
         finish(lane, invocation, outcome, delta)
 
-    def _refuse(self, lane: Lane, invocation: Invocation, error: InvalidInput) -> None:
-        """Answer an argument that does not fit: it never ran, and one that was taken in ends as failed."""
+    def _refuse(self, lane: Lane, invocation: Invocation, error: KeylaneError) -> None:
+        """Answer what can't run, such as an argument that does not fit; one that was taken in ends as failed."""
         if invocation.accepted:
             finish(lane, invocation, Rejected(failure_of(error)), {})
             return
-        lane.queue.popleft()
+        lane.queue.pop(0)
         invocation.ended = True
         if invocation.entry is not None:
             refuse(lane.partition, invocation.raw_id, invocation.entry, invocation.client, error)
@@ -154,7 +185,7 @@ class Execution:
         if invocation.standing is not None and invocation.standing.status is Status.PAUSED:
             self._park(lane, invocation)
 
-    async def _failed(self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext, error: Exception) -> None:
+    async def _failed(self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext, error: BaseException) -> None:
         if ctx.is_stale or invocation.ended:
             return
         if ctx.ended_by is not None:
@@ -170,7 +201,10 @@ class Execution:
             delay = policy.delay(attempt, self._random.random, retry_after=wanted)
             logger.info("%s failed, attempt %d: %r", ctx.invocation_id, attempt, error)
             await retry_later(lane, invocation, error, delay.total_seconds())
-        except Exception as refused:  # noqa: BLE001, the lane runs it again from its journal
+        except Exception as refused:
+            if not ctx.is_stale:
+                raise
+            # The lane runs it again from its journal.
             logger.info("%s: its failed attempt was not recorded: %s", ctx.invocation_id, refused)
             return
         self._hold_until_due(lane, invocation, int(delay.total_seconds() * 1000))
@@ -181,7 +215,7 @@ class Execution:
         self._timers.call_when_due(lane.partition, invocation.raw_id, delay_ms, release)
 
     async def _spent(
-        self, lane: Lane, invocation: Invocation, policy: RetryPolicy, attempts: int, error: Exception
+        self, lane: Lane, invocation: Invocation, policy: RetryPolicy, attempts: int, error: BaseException
     ) -> None:
         failure = failure_of(error)
         if policy.then == "fail":
@@ -202,8 +236,8 @@ class Execution:
             standing.paused.detail,
         )  # fmt: skip
         if skips(partition.virtual_object):
-            lane.queue.popleft()
-            lane.parked[invocation.raw_id] = invocation
+            lane.queue.pop(0)
+            partition.parked[invocation.raw_id] = invocation
         invocation.tell(paused_error(lane, invocation))
 
 

@@ -88,14 +88,15 @@ class InboxReader:
             open_ones = [partition for partition in dirty if partition.phase is Phase.OPEN]
             try:
                 await self._read(open_ones)
-            except KeylaneError as error:
-                logger.info("inboxes are not readable now: %s", error)
+            except Exception as error:  # noqa: BLE001, whatever it is, the next try may go better
+                level = logging.INFO if isinstance(error, KeylaneError) else logging.ERROR
+                logger.log(level, "inboxes are not readable now: %s", error)
                 await anyio.sleep(TRY_AGAIN_SECONDS)
                 for partition in open_ones:
                     self._note(partition)
 
     async def _read(self, partitions: list[Partition]) -> None:
-        willing = [partition for partition in partitions if len(partition.open) < IN_HAND_MAX]
+        willing = [partition for partition in partitions if not partition.has_in_hand(IN_HAND_MAX)]
         reads = [_words(partition) for partition in willing]
         replies = await ask(self._store, reads, [partition.space.inbox for partition in willing])
         for partition, entries in zip(willing, replies, strict=True):

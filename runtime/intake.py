@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..journal import operations
 from ..journal.batch import Commit
 from ..journal.codec import Undecodable, pack
-from ..journal.errors import CallError, KeylaneError, Overloaded, PayloadTooLarge, UnknownHandler
+from ..journal.errors import CallError, InternalError, KeylaneError, Overloaded, PayloadTooLarge, UnknownHandler
 from ..journal.outcomes import Outcome, Succeeded, encode_outcome
 from ..journal.records import PauseReason
 from ..journal.requests import Request, RequestKind, ResumeOrder
 from .claims import Claims
 from .door import DoorClosed
-from .endings import accept_in_order, answer, refuse, resumption, skips
+from .endings import accept_in_order, answer, refuse, resumption
 from .invocation import Hold, Invocation
 from .partition import OwnershipLost, Phase
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from ..objects.handler import Handler
     from .lane import Lane
     from .partition import Partition
+
+logger = logging.getLogger("keylane.intake")
 
 #: An acceptance is committed by itself when the invocation has not ended after this long.
 ACCEPT_AFTER_SECONDS = 0.05
@@ -70,6 +73,11 @@ class Intake:
             self._take_request(partition, entry, request)
         except KeylaneError as error:
             refuse(partition, request.invocation, entry, request.client, error)
+        except Exception:
+            # One request that we stumble over must not keep the others, here and after each restart.
+            logger.exception("%s: a request can't be taken in", partition.invocation_id(request.invocation))
+            error = InternalError("the runtime failed on this request; see its log")
+            refuse(partition, request.invocation, entry, request.client, error)
 
     def _settle_copy(self, partition: Partition, entry: bytes, request: Request) -> None:
         known = partition.open.get(request.invocation)
@@ -81,6 +89,7 @@ class Intake:
             self._resume(partition, entry, request)
             return
         handler = find_handler(partition, request.handler)
+        self._check_size(partition, request.payload)
         if handler.kind == "shared":
             self._serve_read(partition, handler, request, entry)
             return
@@ -105,6 +114,7 @@ class Intake:
             CallError: It was refused; nothing of it is written.
         """
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._check_size(partition, payload)
         invocation = Invocation(raw_id, handler, payload)
         invocation.listeners.append(partial(_tell, future))
         self._enter(partition, key_text, invocation, basis, idempotency_key)
@@ -121,18 +131,20 @@ class Intake:
         lane = invocation.lane = partition.lane(key_text)
         if len(lane.queue) >= partition.backlog:
             raise Overloaded(BACKLOG_RETRY_SECONDS)
-        if len(partition.open) >= self._calls_max:
+        if partition.has_in_hand(self._calls_max):
             raise Overloaded(WORKER_RETRY_SECONDS, "this worker has as many calls in hand as it may")
-        payload = invocation.payload
-        limit = partition.settings.payload_limit_bytes
-        if payload is not None and len(payload) > limit:
-            raise PayloadTooLarge("argument", len(payload), limit)
         if idempotency_key is not None:
             self._claims.claim(lane, invocation, basis, idempotency_key)
             if invocation.ended:
                 return
         partition.enter(lane, invocation)
         self._unaccepted.append(invocation)
+
+    @staticmethod
+    def _check_size(partition: Partition, payload: bytes | None) -> None:
+        limit = partition.settings.payload_limit_bytes
+        if payload is not None and len(payload) > limit:
+            raise PayloadTooLarge("argument", len(payload), limit)
 
     def accept_late_ones(self) -> None:
         """Commit the acceptance of invocations that take longer than a moment."""
@@ -180,7 +192,8 @@ class Intake:
         order = ResumeOrder.decode(request.payload or b"")
         lane = partition.lane(request.key)
         if not lane.loaded:
-            lane.when_loaded.append(partial(self._resume_loaded, partition, lane, entry, request, order))
+            resume = partial(self._resume_loaded, partition, lane, entry, request, order)
+            lane.when_loaded = (*lane.when_loaded, resume)
             return
         self._resume_loaded(partition, lane, entry, request, order)
 
@@ -194,24 +207,39 @@ class Intake:
         paused = invocation.standing.paused if invocation.standing is not None else None
         if paused is None or paused.reason is PauseReason.UNDECODABLE:
             return "its records can't be read by this code, so there is nothing to go on from"
+        if cast("object", invocation.handler) is None:
+            return "this code has no such handler"
         return None
 
     def _resume_loaded(
         self, partition: Partition, lane: Lane, entry: bytes, request: Request, order: ResumeOrder
     ) -> None:
-        invocation = lane.parked.get(order.invocation) or partition.open.get(order.invocation)
+        invocation = partition.open.get(order.invocation)
+        if invocation is None and lane.loaded:
+            done = partial(self._resume_found, partition, lane, entry, request, order)
+            partition.host.find_parked(lane, order.invocation, done)
+            return
+        self._resume_found(partition, lane, entry, request, order)
+
+    def _resume_found(
+        self, partition: Partition, lane: Lane, entry: bytes, request: Request, order: ResumeOrder
+    ) -> None:
+        invocation = partition.open.get(order.invocation)
         why_not = self._why_not(lane, invocation)
         if invocation is None or why_not is not None:
             error = CallError(why_not or "", invocation_id=partition.invocation_id(order.invocation))
             refuse(partition, request.invocation, entry, request.client, error)
             return
-        writes = resumption(lane, invocation, order.by, order.reason)
-        lane.commit(writes)
+        is_aside = partition.parked.pop(invocation.raw_id, None) is not None
+        running = lane.running if lane.queue and lane.queue[0] is lane.running else None
+        if is_aside and running is not None:
+            # It goes on behind what runs now, also for an owner that comes after us.
+            accept_in_order(lane, running)
+        lane.commit(resumption(lane, invocation, order.by, order.reason, is_aside=is_aside, running=running))
         invocation.attempts = 0
         invocation.entry = None
-        if skips(partition.virtual_object):
-            lane.parked.pop(invocation.raw_id, None)
-            lane.queue.insert(1 if lane.running is not None and lane.queue else 0, invocation)
+        if is_aside:
+            lane.queue.insert(0 if running is None else 1, invocation)
         partition.release_hold(lane, invocation)
         answer(partition, request.invocation, entry, request.client, _RESUMED)
 
@@ -221,11 +249,14 @@ def find_handler(partition: Partition, name: str) -> Handler[Any, Any]:
 
     Raises:
         UnknownHandler: The type has none of this name.
+        CallError: It is private.
     """
     virtual_object = partition.virtual_object
     handler = virtual_object.handlers.get(name)
     if handler is None:
         raise UnknownHandler(virtual_object.name, name, tuple(virtual_object.handlers))
+    if handler.is_private:
+        raise CallError(f"{handler} is private: only other handlers may call it")
     return handler
 
 

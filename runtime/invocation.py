@@ -88,6 +88,11 @@ class Invocation:
         self.standing: Standing | None = None
         self.arrived_at = time.monotonic()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for its next attempt or for somebody."""
+        return self.hold is Hold.RETRYING or self.hold is Hold.PAUSED
+
     def tell(self, outcome: Outcome | BaseException) -> None:
         """Hand the outcome to everybody who waits for it in this process."""
         listeners, self.listeners = self.listeners, []

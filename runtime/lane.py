@@ -44,11 +44,12 @@ class Lane:
         "load_error",
         "loaded",
         "loading",
-        "parked",
         "partition",
         "queue",
         "queued",
+        "refusals",
         "refused",
+        "refused_at",
         "running",
         "when_loaded",
     )
@@ -57,8 +58,9 @@ class Lane:
         self.partition = partition
         self.key = key
         self.key_text = key_text
-        self.queue: deque[Invocation] = deque()
-        self.parked: dict[bytes, Invocation] = {}
+        # Lanes are many and mostly empty: what few of them need takes no memory until it is needed, and a list beats a
+        # deque of 600 bytes as long as backlogs are bounded.
+        self.queue: list[Invocation] = []
         self.queued: dict[str, bytes] = {}
         self.durable: dict[str, bytes] = {}
         self.deltas = 0
@@ -67,13 +69,15 @@ class Lane:
         self.load_error: BaseException | None = None
         self.loaded = False
         self.loading = False
-        self.when_loaded: list[Callable[[], None]] = []
+        self.when_loaded: tuple[Callable[[], None], ...] = ()
         self.running: Invocation | None = None
-        self.refused: list[Invocation] = []
+        self.refusals = 0
+        self.refused_at = 0.0
+        self.refused: tuple[Invocation, ...] = ()
         self.error: BaseException | None = None
         self._unsettled = 0
         self._settled_count = 0
-        self._gates: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._gates: deque[tuple[int, asyncio.Future[None]]] | None = None
 
     @property
     def is_settled(self) -> bool:
@@ -84,10 +88,16 @@ class Lane:
         """Return the invocation that may run now; those that were answered otherwise leave the queue."""
         queue = self.queue
         while queue and queue[0].ended:
-            queue.popleft()
+            queue.pop(0)
         if not queue or queue[0].hold is not None or not self.loaded or self.refused:
             return None
         return queue[0]
+
+    def tell_loaded(self) -> None:
+        """Tell those who wait for the lane to be read that it is, or that it won't be."""
+        callbacks, self.when_loaded = self.when_loaded, ()
+        for callback in callbacks:
+            callback()
 
     def change(self, delta: Delta) -> StateChange:
         """Apply writes to the queued state and return how they are to be written: now and then as a snapshot."""
@@ -131,6 +141,8 @@ class Lane:
         if not self._unsettled:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._gates is None:
+            self._gates = deque()
         self._gates.append((self._settled_count + self._unsettled, future))
         return future
 

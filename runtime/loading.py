@@ -17,10 +17,10 @@ from ..journal.lane_reading import LaneContents, OpenInvocation, ask, read_invoc
 from ..journal.outcomes import IdempotencyEntry
 from ..journal.recall import DAY_MS
 from ..journal.records import Accepted, Paused, PauseReason, Record
-from ..journal.snapshots import FIRST_READ_ENTRIES, Entry, fold, is_whole, newest_words
+from ..journal.snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words
 from ..journal.transitions import IllegalTransition, Standing, Status, replay
 from .context import steps_of
-from .endings import refuse
+from .endings import refuse, skips
 from .invocation import Hold, IdempotencyClaim, Invocation
 from .lane import Lane
 from .partition import FirstArguments, Partition, Phase
@@ -147,15 +147,42 @@ class Loading:
         for each in reversed(contents.open):
             invocation = known.get(each.raw_id)
             if invocation is None:
-                lane.queue.appendleft(self._revive(lane, each, extras))
+                invocation = self._revive(lane, each, extras)
+                lane.queue.insert(0, invocation)
             else:
                 self._refresh(lane, invocation, each, extras)
+            if invocation.hold is Hold.PAUSED and skips(lane.partition.virtual_object):
+                self._set_aside(lane, invocation)
         lane.loading = False
         lane.loaded = True
-        callbacks, lane.when_loaded = lane.when_loaded, []
-        for callback in callbacks:
-            callback()
+        lane.tell_loaded()
         self._ready(lane)
+
+    @staticmethod
+    def _set_aside(lane: Lane, invocation: Invocation) -> None:
+        """Let the others of a lane go on past one that was parked in it."""
+        partition = lane.partition
+        lane.queue.remove(invocation)
+        partition.parked[invocation.raw_id] = invocation
+        lane.commit([operations.leave_lane(partition.space, lane.key_text, invocation.raw_id)])
+
+    def find_parked(self, lane: Lane, raw_id: bytes, done: Callable[[], None]) -> None:
+        """Bring an invocation into memory that an owner before has set aside, if it is one."""
+        self._errands.add(partial(self._find_parked, lane, raw_id, done))
+
+    async def _find_parked(self, lane: Lane, raw_id: bytes, done: Callable[[], None]) -> None:
+        partition = lane.partition
+        while partition.phase is not Phase.LOST:
+            try:
+                (found,) = await read_invocations(self._store, partition.space, [raw_id])
+                extras = await self._extras(partition, LaneContents(ObjectState({}), [found]))
+            except StoreUnavailable:
+                await anyio.sleep(LOAD_AGAIN_SECONDS)
+                continue
+            if raw_id not in partition.open and _is_parked(found, lane.key_text):
+                partition.parked[raw_id] = self._revive(lane, found, extras)
+            done()
+            return
 
     def _revive(self, lane: Lane, found: OpenInvocation, extras: _Extras) -> Invocation:
         """Bring an invocation back that an owner before had accepted."""
@@ -254,6 +281,16 @@ class Loading:
         except KeylaneError:
             found = None
         done(found)
+
+
+def _is_parked(found: OpenInvocation, key_text: str) -> bool:
+    accepted = found.records[0] if found.records else None
+    if not isinstance(accepted, Accepted) or accepted.key != key_text:
+        return False
+    try:
+        return found.is_parked or replay(found.records).status is Status.PAUSED
+    except IllegalTransition:
+        return False
 
 
 def _why_it_has_no_handler(accepted: Record | None) -> tuple[PauseReason, str]:

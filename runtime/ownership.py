@@ -117,7 +117,7 @@ class Ownership:
                 await self._look_around()
             except StoreUnavailable as error:
                 logger.info("the registry is not readable now: %s", error)
-            except StoreError:
+            except Exception:
                 logger.exception("ownership can't go on as it is")
             await anyio.sleep(self._settings.lease_seconds / LOOKS_PER_LEASE)
 
@@ -201,14 +201,14 @@ class Ownership:
         lease = self._leases.hold(space, acquired.tenure, sent_at=acquired.sent_at)
         partition.hold_lease(lease.is_valid)
         self._held[identity] = (partition, lease)
-        self._errands.add(partial(self._open, partition))
+        self._errands.begin(partial(self._open, partition))
 
     async def _open(self, partition: Partition) -> None:
         while partition.phase is Phase.OPENING:
             try:
                 await self._recover(partition)
-            except KeylaneError as error:
-                logger.warning("%s: not recovered yet: %s", partition.space, error)
+            except Exception as error:  # noqa: BLE001, one that can't be opened now is tried again
+                logger.warning("%s: not recovered yet: %r", partition.space, error)
                 await anyio.sleep(self._settings.sweep_seconds)
 
     def of_lease(self, lease: HeldLease) -> list[Partition]:
@@ -225,10 +225,10 @@ class Ownership:
 
     def _begin_hand_over(self, identity: PartitionId) -> None:
         partition = self._held[identity][0]
-        if partition.phase is Phase.OPEN:
+        if partition.phase in (Phase.OPEN, Phase.OPENING):
             partition.drain()
             self._suspend(partition)
-            self._errands.add(partial(self._hand_over, partition))
+            self._errands.begin(partial(self._hand_over, partition))
 
     async def _hand_over(self, partition: Partition) -> None:
         """Let what runs end, within the drain limit, and let go of the partition."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ..journal import operations
 from ..journal.batch import Commit
-from ..journal.errors import InternalError
+from ..journal.errors import InternalError, KeylaneError
 from ..journal.inbox import START
 from ..journal.key import Key, format_id
 from ..journal.outcomes import Outcome
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 #: How often a commit that the store refused for good is built anew before its invocation is answered with an error.
 REFUSALS_MAX = 3
+#: How long a lane rests after a refusal, twice as long after each that follows soon, up to the cap.
+REFUSAL_FIRST_SECONDS = 0.02
+REFUSAL_CAP_SECONDS = 5.0
+REFUSAL_FORGOTTEN_SECONDS = 30.0
+#: How old a count of what stands still may be.
+STILL_SECONDS = 0.1
 #: How long an ended invocation is remembered, so that a second copy of its request is known for what it is.
 REMEMBERED_SECONDS = 60.0
 
@@ -56,8 +62,12 @@ class Host(Protocol):
         """Give a lane to a slot."""
         ...
 
-    def load(self, lane: Lane) -> None:
+    def load(self, lane: Lane, after_seconds: float = 0.0) -> None:
         """Read a lane's state and open invocations."""
+        ...
+
+    def refuse(self, partition: Partition, invocation: Invocation, error: KeylaneError) -> None:
+        """Tell whoever sent a request that it comes to nothing."""
         ...
 
     def find(self, partition: Partition, raw_id: bytes) -> None:
@@ -72,6 +82,10 @@ class Host(Protocol):
         done: Callable[[FirstArguments | None], None],
     ) -> None:
         """Read the arguments of the first call of an idempotency key, while they are kept."""
+        ...
+
+    def find_parked(self, lane: Lane, raw_id: bytes, done: Callable[[], None]) -> None:
+        """Bring an invocation into memory that an owner before has set aside."""
         ...
 
     def lost(self, partition: Partition) -> None:
@@ -112,6 +126,7 @@ class Partition:
         self.phase = Phase.OPENING
         self.lanes: dict[str, Lane] = {}
         self.open: dict[bytes, Invocation] = {}
+        self.parked: dict[bytes, Invocation] = {}
         self.claims: dict[bytes, Invocation] = {}
         self.known_days: set[int] | None = None
         self.recall_again: list[Callable[[], None]] = []
@@ -126,6 +141,8 @@ class Partition:
         self.tombstone_retention_ms = settings.tombstone_retention_days * 86_400_000
         self.backlog = virtual_object.backlog or settings.backlog_per_key
         self._ended: dict[bytes, float] = {}
+        self._still = 0
+        self._still_counted_at = 0.0
         self._time_ms = self._told_ms = now_ms
         self._time_seen_at = time.monotonic()
         self._lease_is_valid: Callable[[], bool] = _never
@@ -183,8 +200,12 @@ class Partition:
         if claim is not None and self.claims.get(claim.digest) is invocation:
             del self.claims[claim.digest]
         if invocation.entry is not None:
-            self._ended[invocation.raw_id] = time.monotonic()
+            self.remember(invocation.raw_id)
         invocation.tell(outcome)
+
+    def remember(self, raw_id: bytes) -> None:
+        """Remember for a while that a request was dealt with: a second copy of it may lie in the inbox."""
+        self._ended[raw_id] = time.monotonic()
 
     def is_known(self, raw_id: bytes) -> bool:
         """Return whether a request with this id is or was in our hands a moment ago."""
@@ -207,19 +228,29 @@ class Partition:
         if self.phase is Phase.LOST or self.writer.lost is not None:
             self.lose()
             return
-        refused, lane.refused = lane.refused, []
+        refused, lane.refused = lane.refused, ()
         for invocation in reversed(refused):
             self._take_back(lane, invocation, error)
         lane.loaded = False
-        self.host.load(lane)
+        self.host.load(lane, self._pause_after_refusal(lane))
+
+    @staticmethod
+    def _pause_after_refusal(lane: Lane) -> float:
+        """Return how long a lane rests, in seconds: what the store refuses again and again must not run without end."""
+        now = time.monotonic()
+        in_a_row = 0 if now - lane.refused_at > REFUSAL_FORGOTTEN_SECONDS else lane.refusals
+        lane.refusals, lane.refused_at = in_a_row + 1, now
+        return min(REFUSAL_FIRST_SECONDS * 2**in_a_row, REFUSAL_CAP_SECONDS)
 
     def _take_back(self, lane: Lane, invocation: Invocation, error: BaseException | None) -> None:
         invocation.refusals += 1
         if invocation.refusals > REFUSALS_MAX:
-            self.ended(invocation, InternalError(f"the store refused the end of this invocation: {error}"))
+            failed = InternalError(f"the store refused the end of this invocation: {error}")
+            self.host.refuse(self, invocation, failed)
+            self.ended(invocation, failed)
             return
         invocation.ended = False
-        lane.queue.appendleft(invocation)
+        lane.queue.insert(0, invocation)
 
     def lane_failed(self, lane: Lane, error: BaseException) -> None:
         """Answer everybody who waits for a lane that can't be loaded; what is durable stays as it is."""
@@ -227,11 +258,10 @@ class Partition:
         queue = list(lane.queue)
         lane.queue.clear()
         for invocation in queue:
+            invocation.ended = True
             self.ended(invocation, error)
         lane.load_error = error
-        waiting, lane.when_loaded = lane.when_loaded, []
-        for callback in waiting:
-            callback()
+        lane.tell_loaded()
 
     def lose(self) -> None:
         """End the tenure in this process: local callers are told to ask the store, nothing else runs."""
@@ -248,6 +278,8 @@ class Partition:
             invocation.ended = True
             invocation.tell(OwnershipLost(str(self.space)))
         self.waiting.clear()
+        for lane in list(self.lanes.values()):
+            lane.tell_loaded()
         self.host.lost(self)
 
     def hold_lease(self, is_valid: Callable[[], bool]) -> None:
@@ -265,6 +297,23 @@ class Partition:
         for invocation in list(self.open.values()):
             if invocation not in running and not invocation.ended:
                 invocation.tell(OwnershipLost(str(self.space)))
+
+    def has_in_hand(self, count: int) -> bool:
+        """Return whether so many invocations or more can go on; those behind one that waits need no slot for now.
+
+        Were these counted, a few lanes that stand still would keep the inbox from being read, with the resumption in
+        it that sets them going.
+        """
+        return len(self.open) >= count and len(self.open) - self._standing_still() >= count
+
+    def _standing_still(self) -> int:
+        now = time.monotonic()
+        if now - self._still_counted_at > STILL_SECONDS:
+            waiting = [each for each in self.open.values() if each.is_waiting or each.raw_id in self.sleepers]
+            lanes = {each.lane for each in waiting if each.raw_id not in self.parked}
+            self._still = len(self.parked) + sum(len(lane.queue) for lane in lanes)
+            self._still_counted_at = now
+        return self._still
 
     def settle_entry(self, entry: bytes) -> None:
         """Take a copy of a request that was dealt with out of the inbox."""

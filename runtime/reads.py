@@ -15,11 +15,11 @@ import anyio.to_thread
 from ..journal import codec
 from ..journal.codec import Undecodable
 from ..journal.errors import (
-    CallError,
     InternalError,
     InvalidInput,
     InvalidOutput,
     KeylaneError,
+    PayloadTooLarge,
     TerminalError,
     code_of,
     fields_of,
@@ -30,6 +30,7 @@ from ..journal.outcomes import Outcome, Refused, Rejected, Succeeded, encode_out
 from .blocking_context import BlockingReadingContext
 from .context import ReadingContext
 from .endings import answer, failure_of
+from .own_context import in_own_context
 from .partition import Partition, Phase
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("keylane.invocation")
 
+#: A read waits so long for the commits before it, then it asks the store.
+SETTLE_SECONDS = 0.005
+
 
 class Reads:
     """Serves shared handlers on one worker.
@@ -51,10 +55,12 @@ class Reads:
     Args:
         store: The open store, for keys that are owned elsewhere or while the lease is in doubt.
         limiter: Bounds the threads that plain handlers run on.
+        payload_limit_bytes: How large an output may be.
     """
 
-    def __init__(self, store: Store, limiter: anyio.CapacityLimiter) -> None:
+    def __init__(self, store: Store, limiter: anyio.CapacityLimiter, payload_limit_bytes: int) -> None:
         self._store = store
+        self._payload_limit_bytes = payload_limit_bytes
         self._limiter = limiter
         self.slots: Slots[Serving]
 
@@ -69,13 +75,8 @@ class Reads:
             StoreError: The state can't be read.
         """
         lane = None if partition is None else partition.lanes.get(key_text)
-        if lane is not None and lane.loaded and partition is not None and partition.may_serve():
-            # A copy: what is written together is seen together, also by a handler that waits between two values.
-            values: Mapping[str, bytes] = dict(lane.durable)
-            key = lane.key
-        else:
-            key = Key.parse(key_text)
-            values = await self._values(partition, space, key_text)
+        key = Key.parse(key_text) if lane is None else lane.key
+        values = await self._values(partition, space, key_text)
         ctx = ReadingContext(
             space.type_name, key, values, format_id(space.type_name, space.number, raw_id), partial(_now, partition)
         )
@@ -85,7 +86,7 @@ class Reads:
                 raise InvalidInput("argument", "the handler takes an argument and none was given")
             arguments = (handler.input.load(payload),)
         if not handler.is_blocking:
-            return await handler.function(ctx, *arguments)
+            return await in_own_context(handler.function(ctx, *arguments))
         call = partial(handler.function, BlockingReadingContext(ctx), *arguments)
         return await anyio.to_thread.run_sync(call, limiter=self._limiter)
 
@@ -94,7 +95,9 @@ class Reads:
             lane = partition.lane(key_text)
             if not lane.loaded:
                 await _loaded(lane)
-            return dict(lane.durable)
+            if lane.loaded and await _is_settled(lane):
+                # A copy: what is written together is seen together, also by a handler that waits between two values.
+                return dict(lane.durable)
         try:
             return (await read_state(self._store, space, key_text)).values
         except Undecodable as error:
@@ -107,14 +110,23 @@ class Reads:
         """Run a shared handler and return what becomes of it, errors included."""
         try:
             value = await self.run(partition, space, handler, key_text, payload, raw_id)
-            return Succeeded(handler.output.dump(value))
-        except (TerminalError, InvalidOutput) as error:
+            return Succeeded(self._packed(handler, value))
+        except (TerminalError, InvalidOutput, PayloadTooLarge) as error:
             return Rejected(failure_of(error))
         except KeylaneError as error:
             return Refused(code_of(error), error.message, codec.pack(fields_of(error)))
-        except Exception as error:  # noqa: BLE001, nothing was written: the caller decides whether to ask again
+        except BaseException as error:
+            if _is_from_outside(error):
+                raise
+            # Nothing was written: the caller decides whether to ask again.
             logger.info("shared handler %s failed: %r", handler.name, error)
             return Rejected(failure_of(error))
+
+    def _packed(self, handler: Handler[Any, Any], value: Any) -> bytes:
+        packed = handler.output.dump(value)
+        if len(packed) > self._payload_limit_bytes:
+            raise PayloadTooLarge("result", len(packed), self._payload_limit_bytes)
+        return packed
 
     def serve(self, partition: Partition, handler: Handler[Any, Any], request: Request, entry: bytes | None) -> None:
         """Have a slot answer a request that came through the inbox."""
@@ -135,6 +147,17 @@ class Reads:
             partition.serving.discard(request.invocation)
 
 
+def _is_from_outside(error: BaseException) -> bool:
+    match error:
+        case asyncio.CancelledError():
+            task = asyncio.current_task()
+            return task is not None and task.cancelling() > 0
+        case KeyboardInterrupt() | GeneratorExit():
+            return True
+        case _:
+            return False
+
+
 def _now(partition: Partition | None) -> datetime:
     seconds = time.time() if partition is None else partition.now_ms() / 1000
     return datetime.fromtimestamp(seconds, tz=UTC)
@@ -152,12 +175,29 @@ class Serving:
         self.entry = entry
 
 
+async def _is_settled(lane: Lane) -> bool:
+    """Return whether what was queued in a lane is durable by now, or soon.
+
+    The store announces an answer as it applies the commit. So where the commit's reply is late, somebody may know of a
+    state that its owner does not know to be durable yet, and must not be shown an older one: then only the store can
+    tell.
+    """
+    gate = lane.gate()
+    if gate is None:
+        return True
+    try:
+        await asyncio.wait((gate,), timeout=SETTLE_SECONDS)
+        return gate.done() and gate.exception() is None
+    finally:
+        gate.cancel()
+
+
 async def _loaded(lane: Lane) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    lane.when_loaded.append(partial(_done, future))
+    lane.when_loaded = (*lane.when_loaded, partial(_done, future))
     await future
-    if not lane.loaded:
-        raise lane.load_error or CallError("the object can't be read now")
+    if lane.load_error is not None:
+        raise lane.load_error
 
 
 def _done(future: asyncio.Future[None]) -> None:

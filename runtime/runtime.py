@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import anyio
+
 from ..journal.embedded import EmbeddedStore
 from ..journal.errors import StoreError
 from ..journal.safety import Durability, Replicated, advice, check, promise, read_facts
@@ -93,12 +95,18 @@ class Runtime:
     _store_url: str | None = None
 
     async def __aenter__(self) -> Self:
-        """Open the store, start the worker and connect the client."""
+        """Open the store, start the worker and connect the client.
+
+        Raises:
+            StoreError: It is open already.
+        """
+        if self._store is not None:
+            raise StoreError("this runtime is open already: make another one for a second worker")
         await self._stack.__aenter__()
         try:
             await self._open()
         except BaseException:
-            await self._stack.aclose()
+            await self._close()
             raise
         return self
 
@@ -128,6 +136,13 @@ class Runtime:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Hand the partitions over, close the connections, and stop an embedded store that this process started."""
+        await self._close()
+
+    async def _close(self) -> None:
         self._client = self._worker = None
-        # The task groups below would wrap what the body raised; it is the body's and passes as it is.
-        await self._stack.aclose()
+        # Also where the body was cancelled: what runs may end, and the others need not wait for the leases.
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._stack.aclose()
+            finally:
+                self._store = None

@@ -7,15 +7,21 @@ that waiting costs no concurrency.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+logger = logging.getLogger("keylane.worker")
+
 Work = TypeVar("Work")
+
+#: After so many pieces of work that were ready at once, the loop gets a turn.
+TURNS_WITHOUT_PAUSE = 32
 
 
 class Slots(Generic[Work]):
@@ -35,17 +41,36 @@ class Slots(Generic[Work]):
         self._idle: list[asyncio.Future[Work]] = []
         self._slots = 0
         self._lent = 0
+        self._without_pause = 0
 
     @property
     def waiting(self) -> int:
         """How many ready lanes wait for a slot."""
         return len(self._ready)
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether the slots' tasks are being cancelled by the worker, and not by what they run."""
+        return self._tasks.cancel_scope.cancel_called
+
+    async def absorb_cancel(self) -> None:
+        """Take a cancellation away that work has left behind in the slot's task, so that the slot lives on."""
+        task = asyncio.current_task()
+        if task is None or not task.cancelling() or self.is_closing:
+            return
+        while task.uncancel():
+            continue
+        with suppress(asyncio.CancelledError):
+            # One that was asked for and not delivered yet is delivered here.
+            await asyncio.sleep(0)
+
     def give(self, work: Work) -> None:
         """Hand work to a slot; a lane is given again only after its turn has ended."""
-        if self._idle:
-            self._idle.pop().set_result(work)
-            return
+        while self._idle:
+            idle = self._idle.pop()
+            if not idle.done():
+                idle.set_result(work)
+                return
         self._ready.append(work)
         self._grow()
 
@@ -57,11 +82,28 @@ class Slots(Generic[Work]):
     async def _run(self) -> None:
         try:
             while self._slots - self._lent <= self._limit:
-                await self._turn(await self._next())
+                await self._take(await self._next())
         finally:
             self._slots -= 1
 
+    async def _take(self, work: Work) -> None:
+        """Do a piece of work; what it raises against its word must not cost the slot, nor the worker with it."""
+        try:
+            await self._turn(work)
+        except asyncio.CancelledError:
+            if self.is_closing:
+                raise
+        except Exception:
+            logger.exception("a slot's work failed")
+        await self.absorb_cancel()
+
     async def _next(self) -> Work:
+        if self._ready:
+            self._without_pause += 1
+            if self._without_pause >= TURNS_WITHOUT_PAUSE:
+                self._without_pause = 0
+                # Handlers that await nothing would keep the loop from everybody else for as long as there is work.
+                await asyncio.sleep(0)
         if self._ready:
             return self._ready.popleft()
         idle: asyncio.Future[Work] = asyncio.get_running_loop().create_future()
@@ -69,7 +111,7 @@ class Slots(Generic[Work]):
         try:
             return await idle
         finally:
-            if not idle.done() or idle.cancelled():
+            if idle in self._idle:
                 self._idle.remove(idle)
 
     @contextmanager

@@ -6,10 +6,9 @@ import asyncio
 import inspect
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -27,15 +26,12 @@ from ..journal.errors import (
     StepFailed as StepFailedError,
 )
 from ..journal.records import PauseReason, Record, StepAttemptFailed, StepCompleted, StepFailed
-from ..objects.policies import RetryPolicy
-from ..objects.signature import result_boundary
-from ..objects.types import boundary_of
 from .endings import accept_in_order, acceptance, failure_of, pause, record, state_change, terminal_error
 from .frames import caller_line
+from .step_plan import StepPlan, StepPlans
 
 if TYPE_CHECKING:
     from ..objects.settings import Settings
-    from ..objects.types import Boundary
     from .context import ExclusiveContext
     from .invocation import Invocation
     from .lane import Lane
@@ -45,20 +41,6 @@ if TYPE_CHECKING:
 
 
 _Settled = TypeVar("_Settled", StepCompleted, StepFailed)
-
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """One call of `ctx.run`, checked."""
-
-    name: str
-    index: int
-    action: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    boundary: Boundary[Any]
-    retry: RetryPolicy
-    timeout: timedelta | None
-    on_exhausted: Literal["pause", "raise"]
 
 
 class Steps:
@@ -72,11 +54,11 @@ class Steps:
     """
 
     def __init__(self, settings: Settings, slots: Slots[Lane], timers: Timers, limiter: anyio.CapacityLimiter) -> None:
-        self._settings = settings
         self._slots = slots
         self._timers = timers
         self._limiter = limiter
-        self._retry = settings.retry
+        self._plans = StepPlans(settings.retry)
+        self._payload_limit_bytes = settings.payload_limit_bytes
         self._random = random.Random()  # noqa: S311
 
     def now(self, partition: Partition) -> datetime:
@@ -89,9 +71,8 @@ class Steps:
         Raises:
             PayloadTooLarge: It is above the limit.
         """
-        limit = self._settings.payload_limit_bytes
-        if len(packed) > limit:
-            raise PayloadTooLarge(what, len(packed), limit)
+        if len(packed) > self._payload_limit_bytes:
+            raise PayloadTooLarge(what, len(packed), self._payload_limit_bytes)
 
     async def run(
         self,
@@ -109,41 +90,18 @@ class Steps:
             TerminalError: The step raised one, now or in the recorded run.
             StepFailed: Its attempts are spent and `on_exhausted="raise"`.
         """
-        plan = self._plan(ctx, name, action, arguments, options)
-        settled = await self._recorded(ctx, lane, invocation, plan)
+        plan = self._plans.make(name, ctx.index, action, arguments, options)
+        ctx.index += 1
+        settled = await self._recorded(ctx, lane, invocation, plan) if ctx.is_replaying else None
         if settled is None:
-            await self._settle(ctx, lane, invocation)
+            if invocation.accepted and lane.is_settled:
+                ctx.check_current()
+            else:
+                await self._settle(ctx, lane, invocation)
             settled = await self._try(ctx, lane, invocation, plan)
         if isinstance(settled, StepFailed):
             raise _error_of(settled)
         return plan.boundary.load(settled.result)
-
-    def _plan(
-        self,
-        ctx: ExclusiveContext,
-        name: str,
-        action: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        options: dict[str, Any],
-    ) -> StepPlan:
-        index = ctx.index
-        ctx.index += 1
-        return StepPlan(
-            name,
-            index,
-            action,
-            arguments,
-            self._boundary(action, name, options.get("type")),
-            options.get("retry") or self._retry,
-            options.get("timeout"),
-            options.get("on_exhausted", "pause"),
-        )
-
-    @staticmethod
-    def _boundary(action: Callable[..., Any], name: str, form: Any) -> Boundary[Any]:
-        if form is not None:
-            return boundary_of(form, where=f"step {name}", refusal=InvalidOutput)
-        return result_boundary(action, name)
 
     async def _recorded(
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
@@ -206,7 +164,9 @@ class Steps:
                 packed = await self._attempt(plan)
             except TerminalError as error:
                 return await self._write(ctx, lane, invocation, self._failed(ctx, plan, error))
-            except Exception as error:  # noqa: BLE001, whatever a step raises is retried
+            except BaseException as error:
+                if _is_not_its_own(error):
+                    raise
                 if plan.retry.is_spent(attempt):
                     return await self._exhausted(ctx, lane, invocation, plan, attempt, error)
                 await self._wait(ctx, lane, invocation, plan, attempt, error)
@@ -230,7 +190,7 @@ class Steps:
         return packed
 
     async def _call(self, plan: StepPlan) -> Any:
-        if inspect.iscoroutinefunction(plan.action):
+        if plan.is_coroutine:
             return await plan.action(*plan.arguments)
         run = partial(plan.action, *plan.arguments)
         value = await anyio.to_thread.run_sync(run, limiter=self._limiter, abandon_on_cancel=True)
@@ -247,13 +207,15 @@ class Steps:
         invocation: Invocation,
         plan: StepPlan,
         attempts: int,
-        error: Exception,
+        error: BaseException,
     ) -> StepFailed:
+        failure = failure_of(error)
+        text = f"{type(error).__name__}: {failure.message}"
         if plan.on_exhausted == "raise":
-            spent = StepFailedError(plan.name, attempts, f"{type(error).__name__}: {error}")
+            spent = StepFailedError(plan.name, attempts, text)
             return await self._write(ctx, lane, invocation, self._failed(ctx, plan, spent))
-        detail = f"step {plan.name!r} failed {attempts} times, the last time with {type(error).__name__}: {error}"
-        await pause(lane, invocation, PauseReason.RETRIES_SPENT, detail, failure_of(error))
+        detail = f"step {plan.name!r} failed {attempts} times, the last time with {text}"
+        await pause(lane, invocation, PauseReason.RETRIES_SPENT, detail, failure)
         raise ctx.end(Suspended()) from error
 
     async def _write(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, fact: _Settled) -> _Settled:
@@ -273,9 +235,8 @@ class Steps:
         writes.extend(state_change(lane, invocation, delta))
         writes.extend(more)
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        lane.commit(writes, delta or None, partial(_durable, durable))
+        lane.commit(writes, delta or None, partial(_recorded, invocation, fact, durable))
         await self._through(ctx, durable)
-        invocation.records.append(fact)
         ctx.pass_durable_point()
 
     async def _wait(
@@ -285,7 +246,7 @@ class Steps:
         invocation: Invocation,
         plan: StepPlan,
         attempt: int,
-        error: Exception,
+        error: BaseException,
     ) -> None:
         """Record a failed attempt and wait until the next is due; the slot serves others meanwhile."""
         wanted = error.retry_after if isinstance(error, RetryableError) else None
@@ -295,12 +256,33 @@ class Steps:
         fact = StepAttemptFailed(plan.index, plan.name, attempt, failure_of(error), delay_ms, reads, notes)
         await self._record(ctx, lane, invocation, fact, [operations.schedule(invocation.raw_id, delay_ms)])
         with self._slots.lent():
-            await self._timers.due(lane.partition, invocation.raw_id, delay_ms)
+            try:
+                await self._timers.due(lane.partition, invocation.raw_id, delay_ms)
+            except Suspended as suspended:
+                # A handler that swallows it must not be taken to have succeeded.
+                raise ctx.end(suspended) from None
         ctx.check_current()
 
 
-def _durable(future: asyncio.Future[None], now_ms: int, error: BaseException | None) -> None:
+def _is_not_its_own(error: BaseException) -> bool:
+    """Return whether an exception came to a step from outside; whatever it raises itself is retried."""
+    match error:
+        case asyncio.CancelledError():
+            task = asyncio.current_task()
+            return task is not None and task.cancelling() > 0
+        case KeyboardInterrupt() | GeneratorExit():
+            return True
+        case _:
+            return False
+
+
+def _recorded(
+    invocation: Invocation, fact: Record, future: asyncio.Future[None], now_ms: int, error: BaseException | None
+) -> None:
+    """Note a durable record for the next run, also when the one that wrote it waits no longer."""
     del now_ms
+    if error is None:
+        invocation.records.append(fact)
     if future.done():
         return
     if error is None:

@@ -6,8 +6,8 @@ The store decides what is due, by the partition's time; the clock here only says
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
+import math
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -44,8 +44,8 @@ class Timers:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._heap: list[tuple[float, int, Partition]] = []
-        self._count = 0
+        # One moment for each partition, however many of its invocations wait; the store knows theirs.
+        self._ask_times: dict[Partition, float] = {}
         self._changed = asyncio.Event()
 
     async def due(self, partition: Partition, raw_id: bytes, delay_ms: int) -> None:
@@ -82,9 +82,8 @@ class Timers:
         self._ask_at(partition, time.monotonic())
 
     def _ask_at(self, partition: Partition, at: float) -> None:
-        self._count += 1
-        heapq.heappush(self._heap, (at, self._count, partition))
-        if self._heap[0][1] == self._count:
+        if at < self._ask_times.get(partition, math.inf):
+            self._ask_times[partition] = at
             self._changed.set()
 
     async def run(self) -> None:
@@ -97,17 +96,15 @@ class Timers:
                 await self.ask(partition)
             if ready:
                 continue
-            pause = self._heap[0][0] - now if self._heap else LONGEST_SLEEP_SECONDS
+            pause = min(self._ask_times.values(), default=math.inf) - now
             with anyio.move_on_after(min(max(pause, 0.001), LONGEST_SLEEP_SECONDS)):
                 await self._changed.wait()
 
     def _pop(self, now: float) -> list[Partition]:
-        found: dict[Partition, None] = {}
-        while self._heap and self._heap[0][0] <= now:
-            partition = heapq.heappop(self._heap)[2]
-            if partition.phase in (Phase.OPEN, Phase.OPENING):
-                found[partition] = None
-        return list(found)
+        due = [partition for partition, at in self._ask_times.items() if at <= now]
+        for partition in due:
+            del self._ask_times[partition]
+        return [partition for partition in due if partition.phase in (Phase.OPEN, Phase.OPENING)]
 
     async def ask(self, partition: Partition) -> None:
         """Ask the store what is due in a partition, and wake it; never raises for what the store says."""
@@ -138,9 +135,9 @@ class Timers:
         partition.writer.commit(Commit([operations.unschedule(raw_id)], _ignore))
         wake()
 
-    @staticmethod
-    def suspend(partition: Partition) -> None:
+    def suspend(self, partition: Partition) -> None:
         """End the waits of a partition that is about to be handed over."""
+        self._ask_times.pop(partition, None)
         for future in list(partition.sleepers.values()):
             if not future.done():
                 future.set_exception(Suspended())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 import anyio.abc
 
+from ..journal.background import Background
 from ..journal.lane_reading import ask
 from ..journal.leases import sync_leases
 from ..journal.outcomes import IdempotencyEntry
@@ -18,6 +20,7 @@ from ..journal.subscription import Subscription
 from ..journal.tenure import Acquired
 from .assignment import PartitionId
 from .doors import Doors
+from .endings import refuse
 from .errands import Errands
 from .execution import Execution
 from .inbox_reader import InboxReader
@@ -34,9 +37,11 @@ from .steps import Steps
 from .timers import Timers
 
 if TYPE_CHECKING:
+    from ..journal.errors import KeylaneError
     from ..journal.store import Store
     from ..objects.app import App
     from ..objects.settings import Settings
+    from .invocation import Invocation
 
 logger = logging.getLogger("keylane.worker")
 
@@ -65,10 +70,13 @@ class Worker:
         self._presence = Presence(new_worker_identity())
         self._stack = contextlib.AsyncExitStack()
         self._limiter = anyio.CapacityLimiter(settings.blocking_threads)
+        # Handlers in threads wait for their steps, so these must not wait for the handlers' threads.
+        self._step_limiter = anyio.CapacityLimiter(settings.blocking_threads)
+        read_limiter = anyio.CapacityLimiter(settings.blocking_threads)
         self._errands = Errands()
         self._timers = Timers(store)
         self._loading = Loading(store, self._errands, self._timers, self.ready)
-        self._reads = Reads(store, self._limiter)
+        self._reads = Reads(store, read_limiter, settings.payload_limit_bytes)
         self._intake = Intake(self._reads.serve, settings.lane_slots * CALLS_PER_SLOT)
         self._execution = Execution(settings, self._timers, self._limiter)
         self._inboxes = InboxReader(store, self._intake, self._partitions)
@@ -115,8 +123,7 @@ class Worker:
             self._presence.open()
             self._stack.callback(self._presence.close)
             await self._stack.enter_async_context(self._leases)
-            tasks = await self._stack.enter_async_context(anyio.create_task_group())
-            self._stack.callback(tasks.cancel_scope.cancel)
+            tasks = await self._stack.enter_async_context(Background())
             await self._start(tasks)
         except BaseException:
             await self._stack.aclose()
@@ -125,7 +132,8 @@ class Worker:
 
     async def _start(self, tasks: anyio.abc.TaskGroup) -> None:
         self._slots = Slots(self._settings.lane_slots, self._execution.turn, tasks)
-        self._execution.steps = Steps(self._settings, self._slots, self._timers, self._limiter)
+        self._execution.slots = self._slots
+        self._execution.steps = Steps(self._settings, self._slots, self._timers, self._step_limiter)
         self._reads.slots = Slots[Serving](READ_SLOTS, self._reads.serve_now, tasks)
         subscription = Subscription(
             self._store.new_connection,
@@ -153,7 +161,6 @@ class Worker:
         """Hand everything over and stop."""
         with anyio.CancelScope(shield=True):
             await self._ownership.drain()
-        # The task groups below would wrap what the body raised; it is the body's and passes as it is.
         await self._stack.aclose()
 
     def ready(self, lane: Lane) -> None:
@@ -162,9 +169,17 @@ class Worker:
             lane.busy = True
             self._slots.give(lane)
 
-    def load(self, lane: Lane) -> None:
+    def load(self, lane: Lane, after_seconds: float = 0.0) -> None:
         """Read a lane into memory."""
-        self._loading.load(lane)
+        if not after_seconds:
+            self._loading.load(lane)
+            return
+        asyncio.get_running_loop().call_later(after_seconds, self._loading.load, lane)
+
+    def refuse(self, partition: Partition, invocation: Invocation, error: KeylaneError) -> None:
+        """Tell whoever sent a request that it comes to nothing."""
+        if invocation.entry is not None and not invocation.accepted:
+            refuse(partition, invocation.raw_id, invocation.entry, invocation.client, error)
 
     def find(self, partition: Partition, raw_id: bytes) -> None:
         """Bring an invocation into memory that fell due."""
@@ -179,6 +194,10 @@ class Worker:
     ) -> None:
         """Read the arguments of a former call."""
         self._loading.find_arguments(partition, key_text, entry, done)
+
+    def find_parked(self, lane: Lane, raw_id: bytes, done: Callable[[], None]) -> None:
+        """Bring an invocation into memory that an owner before has set aside."""
+        self._loading.find_parked(lane, raw_id, done)
 
     async def look_for_due(self) -> None:
         """Ask the store now what time it is in each partition and what is due by it, as the sweep does each second."""

@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from keylane import KeylaneError, Runtime
+from keylane import Client, KeylaneError, Runtime
 from keylane.journal.key import partition_of
 from keylane.journal.keyspace import PartitionSpace
 from tests.objects_catalogue import (
@@ -78,6 +78,21 @@ async def test_a_shared_read_sees_nothing_that_is_not_durable(runtime: Runtime, 
         assert await client.call(get, KEY, timeout=10) == 1
 
     assert await client.call(get, KEY, timeout=10) == 11
+
+
+async def test_a_shared_read_never_goes_behind_an_answer_that_its_owner_has_not_heard_of(
+    runtime: Runtime, shared_server: StoreServer, proxy: Proxy, namespace: str
+) -> None:
+    """The store announces a result before the owner has the reply to its commit: a read must not be older than that."""
+    async with Client(shared_server.url, namespace=namespace) as other:
+        assert await other.call(add, KEY, 1, timeout=10) == 1
+        proxy.hold_replies(only="commit")
+        try:
+            assert await other.call(add, KEY, 10, timeout=10) == 11
+
+            assert await runtime.client.call(get, KEY, timeout=10) == 11
+        finally:
+            proxy.heal()
 
 
 async def test_a_call_is_not_answered_before_it_is_durable(runtime: Runtime, proxy: Proxy) -> None:

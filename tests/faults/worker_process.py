@@ -147,7 +147,11 @@ class ChildProcess:
 
     def terminate(self) -> None:
         """SIGTERM it: it drains and ends."""
-        os.kill(self.pid, signal.SIGTERM)
+        self.send(signal.SIGTERM)
+
+    def send(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
 
 
 class WorkerProcess(ChildProcess):

@@ -29,6 +29,7 @@ from keylane.journal.transitions import Status
 from keylane.testing import shift_clock
 from tests.faults.harness import eventually_answers
 from tests.objects_catalogue import mark, marks, opened
+from tests.plain import plain
 
 pytestmark = pytest.mark.anyio
 
@@ -37,6 +38,7 @@ HALF_AN_HOUR = timedelta(minutes=30)
 #: Results are kept for 24 hours, keys for 30 days and at most one more.
 AFTER_RESULTS = timedelta(hours=25)
 AFTER_KEYS = timedelta(days=32)
+DAY_SECONDS = 86_400
 #: Leaves what runs behind for the next worker.
 IMPATIENT = Settings(drain_limit_seconds=0.1)
 
@@ -247,6 +249,22 @@ async def test_after_its_own_retention_a_key_is_free(runtime: Runtime, shift: Sh
     await shift(AFTER_RESULTS)
     with pytest.raises(ResultExpired):
         await runtime.client.call(count, KEY, idempotency_key="k", timeout=10)
+    await shift(AFTER_KEYS)
+    assert await runtime.client.call(count, KEY, idempotency_key="k") == 3
+
+
+async def test_a_key_is_kept_under_the_day_that_it_is_in_the_store(
+    runtime: Runtime, shift: Shift, store_url: str
+) -> None:
+    """Also when its owner has not noticed yet that it is another day, so that the next owner looks for it there."""
+    assert await runtime.client.call(count, KEY, idempotency_key="k") == 1
+
+    await shift(AFTER_KEYS)
+    assert await runtime.client.call(count, KEY, idempotency_key="k") == 2
+
+    today = (await runtime.client.call(time_there, KEY)).timestamp() // DAY_SECONDS
+    days = plain(store_url, "KEYS", f"{{{runtime.namespace}:*:k:*")
+    assert [int(each.rsplit(b":", 1)[1]) for each in days] == [today]
 
 
 async def test_a_new_owner_gives_the_same_verdicts(store_url: str, namespace: str) -> None:

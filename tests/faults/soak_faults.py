@@ -1,0 +1,350 @@
+"""What goes wrong in a long run: workers, connections and the store itself, at times that one seed decides."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.to_thread
+
+from .harness import StoreServer
+from .proxy import Proxy
+from .worker_process import FAST, ChildProcess, environment_of
+
+LEASE_SECONDS = float(str(FAST["lease_seconds"]))
+READY_SECONDS = 30.0
+END_SECONDS = 30.0
+#: A worker that starts while the store is away may give up, as under any supervisor that starts it again.
+STARTS = 10
+#: Whether a process hears no notification at all is drawn at its start.
+DEAF_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much is asked for.
+
+    Args:
+        workers: Processes that host the objects, and call them too.
+        callers: Processes that only call.
+        tasks: Calls that each of them makes at a time.
+        pause_seconds: The longest pause between two calls of a task.
+    """
+
+    workers: int = 3
+    callers: int = 2
+    tasks: int = 6
+    pause_seconds: float = 0.1
+
+
+class Slot:
+    """A place in the run, held by one process after another behind one proxy.
+
+    Args:
+        name: Its name; `w…` hosts, `c…` only calls.
+        server: The store.
+        common: Arguments of every process.
+        choose: Decides which of its processes are deaf.
+        logs: Where what its processes said on stderr is kept.
+    """
+
+    def __init__(self, name: str, server: StoreServer, common: list[str], choose: random.Random, logs: Path) -> None:
+        self.name = name
+        self.proxy = Proxy(server.socket, server.directory / f"p-{name}")
+        self.wrong: list[str] = []
+        self.is_busy = False
+        self._common = common
+        self._choose = choose
+        self._logs = logs
+        self._incarnation = 0
+        self._process: ChildProcess | None = None
+
+    @property
+    def process(self) -> ChildProcess:
+        """The process that holds the place."""
+        assert self._process is not None
+        return self._process
+
+    @property
+    def hosts(self) -> bool:
+        """Whether its processes are workers."""
+        return self.name.startswith("w")
+
+    def __enter__(self) -> Self:
+        """Open the proxy."""
+        self.proxy.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Kill the process and close the proxy."""
+        if self._process is not None:
+            self._process.kill()
+            self._keep_log(self._process)
+        self.proxy.__exit__(kind, error, trace)
+
+    async def start(self) -> None:
+        """Have a new process in the place, and wait until it is ready."""
+        for _ in range(STARTS):
+            self._process = self._spawn()
+            try:
+                await self._process.ready(READY_SECONDS)
+            except AssertionError:
+                await self._gave_up(self._process)
+            else:
+                return
+        self.wrong.append(f"{self.name} did not start {STARTS} times in a row")
+
+    async def kill(self) -> None:
+        """SIGKILL the process."""
+        process = self.process
+        # Its end is not for a loop to wait for that has other faults to cause.
+        await anyio.to_thread.run_sync(process.kill)
+        self._keep_log(process)
+
+    async def drain(self) -> None:
+        """SIGTERM the process and wait until it has ended."""
+        await self._drain(self.process)
+
+    async def replace(self) -> None:
+        """Start a new process first, and then drain the old one, as a rolling deploy does."""
+        old = self.process
+        await self.start()
+        await self._drain(old)
+
+    async def _drain(self, process: ChildProcess) -> None:
+        process.terminate()
+        returncode = await process.ended(END_SECONDS)
+        self._keep_log(process)
+        if returncode != 0:
+            self.wrong.append(f"{self.name}-{process.pid} ended with {returncode} after SIGTERM")
+
+    async def _gave_up(self, process: ChildProcess) -> None:
+        await anyio.to_thread.run_sync(process.kill)
+        self._keep_log(process, "-start")
+        if "StoreUnavailable" not in process.stderr:
+            self.wrong.append(f"{self.name}-{process.pid} did not start: {process.stderr[-2000:]}")
+
+    def _spawn(self) -> ChildProcess:
+        self._incarnation += 1
+        deaf = self._choose.random() < DEAF_SHARE
+        arguments = [
+            *("--store", self.proxy.url, "--slot", self.name, "--incarnation", str(self._incarnation)),
+            *self._common,
+            *(["--hosts"] if self.hosts else []),
+        ]
+        return ChildProcess("tests.faults.soak_main", arguments, environment_of(None, "drop" if deaf else ""))
+
+    def _keep_log(self, process: ChildProcess, suffix: str = "") -> None:
+        (self._logs / f"log-{self.name}-{process.pid}{suffix}").write_text(process.stderr + "\n")
+
+
+class Faults:
+    """Hurts slots and the store until the time is up.
+
+    Args:
+        seed: Decides what happens, to whom, and how long it is until the next.
+        server: The store.
+        slots: Everybody who may be hurt.
+    """
+
+    def __init__(self, seed: str, server: StoreServer, slots: list[Slot]) -> None:
+        self.counts: Counter[str] = Counter()
+        self.log: list[str] = []
+        self._choose = random.Random(f"{seed} faults")
+        self._server = server
+        self._slots = slots
+        self._is_store_busy = False
+        self._hurts: dict[Callable[[Slot], Awaitable[None]], int] = {
+            self.kill: 4,
+            self.stop: 4,
+            self.drain: 2,
+            self.replace: 2,
+            self.cut: 4,
+            self.cut_commits: 4,
+            self.cut_in_a_reply: 5,
+            self.stall: 3,
+            self.hold_replies: 3,
+            self.lose_replies: 4,
+            self.restart_store: 2,
+        }
+
+    async def run(self, seconds: float, *, pause_seconds: float = 0.8) -> None:
+        """Cause faults, several at a time, and end when all of them are over."""
+        async with anyio.create_task_group() as tasks:
+            with anyio.move_on_after(seconds):
+                while True:
+                    [hurt] = self._choose.choices(list(self._hurts), weights=list(self._hurts.values()))
+                    tasks.start_soon(self._hurt, hurt, self._choose.choice(self._slots))
+                    await anyio.sleep(self._choose.uniform(0, 2 * pause_seconds))
+
+    async def _hurt(self, hurt: Callable[[Slot], Awaitable[None]], slot: Slot) -> None:
+        if slot.is_busy:
+            return
+        slot.is_busy = True
+        try:
+            begun = time.monotonic()
+            await hurt(slot)
+            self.log.append(f"{begun:.6f} to {time.monotonic():.6f} {hurt.__name__} {slot.name}")
+            self.counts[hurt.__name__] += 1
+        finally:
+            slot.is_busy = False
+
+    async def kill(self, slot: Slot) -> None:
+        """Kill a process; the next one comes at once or after a while."""
+        await slot.kill()
+        await anyio.sleep(self._choose.choice([0, 1.5 * LEASE_SECONDS]))
+        await slot.start()
+
+    async def stop(self, slot: Slot) -> None:
+        """Stop a process for a part of its lease, or until others have taken over."""
+        seconds = self._choose.choice([0.5, 1.0, 2.0, 4.0]) * LEASE_SECONDS
+        await slot.process.stop()
+        await anyio.sleep(seconds)
+        slot.process.go_on()
+
+    async def drain(self, slot: Slot) -> None:
+        """Let a process drain and end, then start another."""
+        await slot.drain()
+        await slot.start()
+
+    async def replace(self, slot: Slot) -> None:
+        """Start another process, then let the first one drain and end."""
+        await slot.replace()
+
+    async def cut(self, slot: Slot) -> None:
+        """Cut all connections of a process."""
+        slot.proxy.cut()
+
+    async def cut_commits(self, slot: Slot) -> None:
+        """Cut the connection that carries the commits."""
+        slot.proxy.cut(only="commit")
+
+    async def cut_in_a_reply(self, slot: Slot) -> None:
+        """Cut a connection in the middle of what comes back over it."""
+        only = self._choose.choice([None, "commit"])
+        slot.proxy.cut_after(self._choose.choice([0, 1, 5, 40, 400, 4000]), only=only)
+
+    async def stall(self, slot: Slot) -> None:
+        """Let nothing through for a while."""
+        slot.proxy.stall(only=self._choose.choice([None, "commit"]))
+        await anyio.sleep(self._choose.choice([0.2, 1.0, 3.0]) * LEASE_SECONDS)
+        slot.proxy.heal()
+
+    async def hold_replies(self, slot: Slot) -> None:
+        """Let requests through and keep what is answered, then let it go or cut it off."""
+        slot.proxy.hold_replies(only=self._choose.choice([None, "commit"]))
+        await anyio.sleep(self._choose.choice([0.2, 1.0, 3.0]) * LEASE_SECONDS)
+        if self._choose.random() < 0.5:
+            slot.proxy.refuse()
+        slot.proxy.heal()
+
+    async def lose_replies(self, slot: Slot) -> None:
+        """Let requests through whose answers are lost with their connection."""
+        slot.proxy.drop_replies(only=self._choose.choice([None, "commit"]))
+        await anyio.sleep(self._choose.choice([0.05, 0.5]) * LEASE_SECONDS)
+        # Nothing may follow on a connection over which something was swallowed.
+        slot.proxy.refuse()
+        slot.proxy.heal()
+
+    async def restart_store(self, slot: Slot) -> None:
+        """Kill the store and start it again, at once or after a while."""
+        del slot
+        if self._is_store_busy:
+            return
+        self._is_store_busy = True
+        self._server.kill()
+        await anyio.sleep(self._choose.choice([0, 0.5, 2.0]) * LEASE_SECONDS)
+        await anyio.to_thread.run_sync(self._server.start)
+        self._is_store_busy = False
+
+
+class Deployment:
+    """The store, and all processes of a run.
+
+    Args:
+        folder: Where histories, trails and logs are kept.
+        seed: Decides everything that is decided by chance.
+        namespace: The run's namespace.
+        load: How much is asked for.
+    """
+
+    def __init__(self, folder: Path, seed: str, namespace: str, load: Load) -> None:
+        self.folder = folder
+        self.server = StoreServer()
+        common = [
+            *("--namespace", namespace, "--folder", str(folder), "--seed", seed, "--tasks", str(load.tasks)),
+            *("--pause-seconds", str(load.pause_seconds)),
+        ]
+        names = [f"w{number}" for number in range(load.workers)] + [f"c{number}" for number in range(load.callers)]
+        self.slots = [Slot(name, self.server, common, random.Random(f"{seed} {name}"), folder) for name in names]
+        self.faults = Faults(seed, self.server, self.slots)
+        self._stack = ExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Start everything."""
+        (self.folder / "gate").touch()
+        self._stack.enter_context(self.server)
+        for slot in self.slots:
+            self._stack.enter_context(slot)
+        # A call to a type that no worker has announced yet would be refused.
+        for hosts in (True, False):
+            async with anyio.create_task_group() as starts:
+                for slot in self.slots:
+                    if slot.hosts is hosts:
+                        starts.start_soon(slot.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Kill everything that still runs."""
+        (self.folder / "faults").write_text("\n".join(self.faults.log) + "\n")
+        self._stack.close()
+
+    async def finish(self) -> None:
+        """Let all callers come to an end, without any fault."""
+        for slot in self.slots:
+            slot.proxy.heal()
+            slot.process.send(signal.SIGUSR1)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every call that can have an answer has it."""
+        return all("finished" in slot.process.lines for slot in self.slots)
+
+    async def drain(self) -> None:
+        """Let all processes end."""
+        async with anyio.create_task_group() as ends:
+            for slot in self.slots:
+                ends.start_soon(slot.drain)
+
+    @property
+    def unexpected_ends(self) -> list[str]:
+        """The processes that ended by themselves."""
+        ended = [slot for slot in self.slots if slot.process.returncode is not None]
+        return [f"{slot.name}-{slot.process.pid} ended with {slot.process.returncode}" for slot in ended]
+
+    def logs(self) -> dict[str, str]:
+        """Return what each process that is over has said on stderr."""
+        return {path.name: path.read_text() for path in sorted(self.folder.glob("log-*"))}
+
+
+def remaining(server: StoreServer, namespace: str) -> list[str]:
+    """Return what stands in the store that only open work needs, and what nobody could read."""
+    needed = (b"}:q:", b"}:run", b"}:due", b"}:bad")
+    keys = [key for key in server.keys(f"{{{namespace}:*") if any(kind in key for kind in needed)]
+    with contextlib.suppress(ValueError):
+        keys += [key for key in server.keys(f"{{{namespace}:*}}:inbox") if server.ask("XLEN", key)]
+    return [key.decode(errors="replace") for key in keys]

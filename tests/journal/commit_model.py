@@ -1,0 +1,144 @@
+"""A plain model of what operations do to a partition, to compare a store with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from keylane.journal.batch import Operation
+from keylane.journal.keyspace import PartitionSpace
+from keylane.journal.store import Store
+
+#: A stream's entries: the time in their ids, and their fields and values.
+Entries = list[tuple[int, list[bytes]]]
+
+
+@dataclass
+class Contents:
+    """Everything that a partition holds, in plain values."""
+
+    streams: dict[bytes, Entries] = field(default_factory=dict[bytes, Entries])
+    results: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    hashes: dict[bytes, dict[bytes, bytes]] = field(default_factory=dict[bytes, dict[bytes, bytes]])
+    lists: dict[bytes, list[bytes]] = field(default_factory=dict[bytes, list[bytes]])
+    runnable: set[bytes] = field(default_factory=set[bytes])
+    due: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    expiring: set[bytes] = field(default_factory=set[bytes])
+
+
+@dataclass
+class Model:
+    """Applies operations to plain values, one after the other.
+
+    Args:
+        space: The names of the fixed keys.
+        contents: What it has come to.
+    """
+
+    space: PartitionSpace
+    contents: Contents = field(default_factory=Contents)
+
+    def apply(self, operations: list[Operation], now_ms: int) -> None:
+        """Apply a commit that the store applied at a time."""
+        for operation in operations:
+            letter, *arguments = operation
+            getattr(self, f"_{letter.decode()}")(*arguments, now_ms=now_ms)
+
+    def _a(self, key: bytes, count: int, *fields: bytes, now_ms: int) -> None:
+        assert count == len(fields)
+        self.contents.streams.setdefault(key, []).append((now_ms, list(fields)))
+
+    def _s(self, key: bytes, value: bytes, kept_ms: int, *, now_ms: int) -> None:
+        del now_ms, kept_ms
+        self.contents.results[key] = value
+        self.contents.expiring.add(key)
+
+    def _e(self, key: bytes, kept_ms: int, *, now_ms: int) -> None:
+        del now_ms, kept_ms
+        if key in self.contents.streams or key in self.contents.hashes:
+            self.contents.expiring.add(key)
+
+    def _h(self, key: bytes, name: bytes, value: bytes, *, now_ms: int) -> None:
+        del now_ms
+        self.contents.hashes.setdefault(key, {})[name] = value
+
+    def _t(self, key: bytes, kept_ms: int, *, now_ms: int) -> None:
+        if key in self.contents.streams:
+            entries = self.contents.streams[key]
+            self.contents.streams[key] = [entry for entry in entries if entry[0] >= now_ms - kept_ms]
+
+    def _q(self, key: bytes, raw_id: bytes, lane: str, *, now_ms: int) -> None:
+        del now_ms
+        self.contents.lists.setdefault(key, []).append(raw_id)
+        self.contents.runnable.add(lane.encode())
+
+    def _f(self, key: bytes, raw_id: bytes, lane: str, *, now_ms: int) -> None:
+        del now_ms
+        self.contents.lists.setdefault(key, []).insert(0, raw_id)
+        self.contents.runnable.add(lane.encode())
+
+    def _u(self, key: bytes, raw_id: bytes, lane: str, *, now_ms: int) -> None:
+        del now_ms
+        ids = self.contents.lists.get(key, [])
+        if raw_id in ids:
+            ids.remove(raw_id)
+        if not ids:
+            self.contents.lists.pop(key, None)
+            self.contents.runnable.discard(lane.encode())
+
+    def _w(self, lane: str, *, now_ms: int) -> None:
+        del now_ms
+        self.contents.runnable.add(lane.encode())
+
+    def _l(self, lane: str, *, now_ms: int) -> None:
+        del now_ms
+        self.contents.runnable.discard(lane.encode())
+
+    def _d(self, raw_id: bytes, delay_ms: int, *, now_ms: int) -> None:
+        self.contents.due[raw_id] = now_ms + delay_ms
+
+    def _c(self, raw_id: bytes, *, now_ms: int) -> None:
+        del now_ms
+        self.contents.due.pop(raw_id, None)
+
+    def _i(self, entry: bytes, *, now_ms: int) -> None:
+        del now_ms
+        inbox = self.contents.streams[self.space.inbox]
+        self.contents.streams[self.space.inbox] = [each for each in inbox if b"%d-0" % each[0] != entry]
+
+    def _b(self, data: bytes, *, now_ms: int) -> None:
+        self._a(self.space.undecodable, 2, b"m", data, now_ms=now_ms)
+
+    def _p(self, message: bytes, *, now_ms: int) -> None:
+        """Announce: nothing is left of it."""
+
+
+async def read(store: Store, space: PartitionSpace) -> Contents:
+    """Return what a partition of a store holds, all but its owner's hash."""
+    found = Contents()
+    for key in await store.call("KEYS", space.tag + b"*"):
+        if key == space.owner:
+            continue
+        match await store.call("TYPE", key):
+            case b"stream":
+                entries: list[Any] = await store.call("XRANGE", key, "-", "+")
+                found.streams[key] = [(int(name.partition(b"-")[0]), fields) for name, fields in entries]
+            case b"string":
+                found.results[key] = await store.call("GET", key)
+            case b"hash":
+                found.hashes[key] = pairs(await store.call("HGETALL", key))
+            case b"list":
+                found.lists[key] = await store.call("LRANGE", key, 0, -1)
+            case b"set":
+                found.runnable.update(await store.call("SMEMBERS", key))
+            case _:
+                scores = pairs(await store.call("ZRANGE", key, 0, -1, "WITHSCORES"))
+                found.due = {raw_id: int(score) for raw_id, score in scores.items()}
+        if await store.call("PTTL", key) >= 0:
+            found.expiring.add(key)
+    return found
+
+
+def pairs(flat: list[bytes]) -> dict[bytes, bytes]:
+    """Return the pairs of a flat answer."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))

@@ -1,0 +1,79 @@
+"""One commit for each kind of change that the journal knows, so that a test may say that it has seen them all."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from keylane.journal import batch, operations
+from keylane.journal.batch import Operation
+from keylane.journal.keyspace import PartitionSpace
+from keylane.journal.operations import StateChange
+from keylane.journal.outcomes import IdempotencyEntry, Succeeded, encode_outcome
+from keylane.journal.records import Accepted, Completed, Finished, StepCompleted
+
+KEY = "acme/o-1"
+DAY = 20_000
+HOUR_MS = 3_600_000
+#: Plain letters, so that the names of their keys are no patterns.
+SHORT, LONG, PARKED = b"s" * 16, b"l" * 16, b"p" * 16
+CLIENT = b"client-1"
+#: Where an entry of the inbox would be, if it had any.
+ENTRY = b"1-1"
+
+
+def every_commit(space: PartitionSpace) -> Iterator[list[Operation]]:
+    """Return commits that together use every operation, in an order in which they may follow each other."""
+    result = encode_outcome(Succeeded(b"\x01"))
+    entry = IdempotencyEntry(SHORT, b"f" * 8, b"r" * 8, "c", 1)
+    finished = Finished(SHORT, "add", 1, b"\x01", "c", None)
+    yield [operations.finish_short(space, KEY, finished, None)]
+    yield [
+        operations.finish_short(space, KEY, finished, StateChange({"a": b"1", "b": None})),
+        operations.result(space, SHORT, result, HOUR_MS),
+        operations.remember(space, DAY, b"d" * 16, entry),
+        operations.forget_day(space, DAY, HOUR_MS),
+        operations.settle_entry(ENTRY),
+        operations.announce(CLIENT, SHORT, result),
+    ]
+    yield operations.accept(space, Accepted(LONG, "refund", 1, KEY, b"\x01", None, CLIENT))
+    yield [
+        operations.record(space, LONG, StepCompleted(0, "step", b"\x01")),
+        operations.change(space, KEY, LONG, StateChange({"a": b"2"})),
+        operations.schedule(LONG, 0),
+    ]
+    yield [
+        operations.unschedule(LONG),
+        *operations.finish_long(space, KEY, LONG, Completed(), HOUR_MS),
+        operations.change(space, KEY, LONG, StateChange({}, {"a": b"2"})),
+        operations.trim(space, KEY, HOUR_MS),
+    ]
+    yield operations.accept(space, Accepted(PARKED, "refund", 1, KEY, b"\x01", None, None))
+    yield operations.park(KEY, PARKED)
+    yield [operations.leave_lane(space, KEY, PARKED)]
+    yield [operations.rejoin_lane(space, KEY, PARKED), operations.unpark(KEY)]
+    yield [operations.keep_undecodable(b"\xc1")]
+
+
+def letters_used(space: PartitionSpace) -> set[bytes]:
+    """Return the letters of the operations in `every_commit`."""
+    return {operation[0] for commit in every_commit(space) for operation in commit}
+
+
+def letters_known() -> set[bytes]:
+    """Return the letters that a batch may hold."""
+    return {*batch.KEYED, *batch.FIXED, b"p"}
+
+
+def changes_used() -> set[str]:
+    """Return the functions of `operations` that `every_commit` calls."""
+    return set(every_commit.__code__.co_names) & changes_known()
+
+
+def changes_known() -> set[str]:
+    """Return the functions that `operations` offers."""
+    return {
+        name
+        for name, value in inspect.getmembers(operations, inspect.isfunction)
+        if value.__module__ == operations.__name__ and not name.startswith("_")
+    }

@@ -1,0 +1,81 @@
+"""A worker whose store is not as it left it: somebody else's keys in its place, or confirmed writes that are gone."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from keylane import Runtime, Settings
+from keylane.journal.key import partition_of
+from keylane.journal.keyspace import PartitionSpace
+from keylane.runtime.partition import Phase
+from tests.faults.harness import eventually
+from tests.objects_catalogue import add, app, counter, get
+from tests.plain import plain
+
+pytestmark = pytest.mark.anyio
+
+KEY, OTHER = "acme/o-1", "acme/o-2"
+#: A partition that is given up is taken again when its lease has run out.
+BRISK = Settings(lease_seconds=0.6, renewal_seconds=0.1, sweep_seconds=0.1, drain_limit_seconds=0.5)
+
+
+@pytest.fixture
+def space(namespace: str) -> PartitionSpace:
+    assert partition_of(KEY, BRISK.partitions) != partition_of(OTHER, BRISK.partitions)
+    return PartitionSpace(namespace, counter.name, partition_of(KEY, BRISK.partitions))
+
+
+async def test_a_foreign_key_in_the_place_of_due_times_stops_nobody(
+    store_url: str, namespace: str, space: PartitionSpace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The partition says what it can't read, and calls that need no due time are answered, in it and elsewhere."""
+    plain(store_url, "SET", space.due, "foreign")
+    async with Runtime(app, store=store_url, namespace=namespace, settings=BRISK) as runtime:
+        await eventually(lambda: space.due.decode() in caplog.text, "it is said")
+        for key in (KEY, OTHER):
+            assert await runtime.client.call(add, key, 1, timeout=10) == 1
+
+    assert next(record.levelno for record in caplog.records if space.due.decode() in record.message) == logging.ERROR
+    assert plain(store_url, "GET", space.due) == b"foreign"
+
+
+async def test_an_owner_whose_confirmed_writes_are_gone_begins_anew_from_what_there_is(
+    store_url: str, namespace: str, space: PartitionSpace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a crash of a server that syncs late: what callers see then is what the store holds, not what was."""
+    async with Runtime(app, store=store_url, namespace=namespace, settings=BRISK) as runtime:
+        assert [await runtime.client.call(add, KEY, 1) for _ in range(3)] == [1, 2, 3]
+        lose_the_last_batch(store_url, space)
+
+        assert await runtime.client.call(add, KEY, 1, timeout=10) == 3
+        assert await runtime.client.call(get, KEY, timeout=10) == 3
+        assert await runtime.client.call(add, OTHER, 1, timeout=10) == 1
+
+    assert "the store has lost writes" in caplog.text
+
+
+async def test_an_owner_serves_no_reads_once_it_knows_that_writes_are_gone(
+    store_url: str, namespace: str, space: PartitionSpace
+) -> None:
+    """Also where it learns it from a commit that belongs to no lane: its memory is ahead of the store."""
+    async with Runtime(app, store=store_url, namespace=namespace, settings=BRISK) as runtime:
+        assert [await runtime.client.call(add, KEY, 1) for _ in range(3)] == [1, 2, 3]
+        lose_the_last_batch(store_url, space)
+        (partition,) = [each for each in runtime.worker.partitions if each.space.tag == space.tag]
+
+        partition.forget_due(b"0123456789abcdef")
+        await eventually(lambda: partition.writer.lost is not None, "the store is found to have lost writes")
+
+        assert await runtime.client.call(get, KEY, timeout=10) == 2
+        await eventually(lambda: partition.phase is Phase.LOST, "the partition is given up")
+        assert await runtime.client.call(add, KEY, 1, timeout=10) == 3
+
+
+def lose_the_last_batch(url: str, space: PartitionSpace) -> None:
+    """Take back the last batch of a partition, which wrote one entry of the object's stream."""
+    ((newest, _),) = plain(url, "XREVRANGE", space.object(KEY), "+", "-", "COUNT", 1)
+    plain(url, "XDEL", space.object(KEY), newest)
+    for name in ("batch", "serial"):
+        plain(url, "HINCRBY", space.owner, name, -1)

@@ -1,0 +1,219 @@
+"""Opening and closing: whatever ends the body, the partitions are handed over and no caller is left waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import pytest
+
+from keylane import (
+    KeylaneError,
+    ObjectContext,
+    RetryableError,
+    RetryPolicy,
+    Runtime,
+    SharedContext,
+    StoreError,
+    VirtualObject,
+)
+from keylane.objects.settings import Settings
+from keylane.runtime.partition import Phase
+
+pytestmark = pytest.mark.anyio
+
+LATER = RetryPolicy(first=timedelta(hours=1), cap=timedelta(hours=1), attempts=3)
+
+door = VirtualObject("Door", owner="tests", partitions=4)
+begun: list[anyio.Event] = []
+
+
+@door.handler
+async def fine(ctx: ObjectContext) -> str:
+    return "fine"
+
+
+@door.handler
+async def endless(ctx: ObjectContext) -> None:
+    begun[-1].set()
+    await anyio.sleep_forever()
+
+
+async def _ask_again() -> int:
+    begun[-1].set()
+    raise RetryableError("later", retry_after=3600)
+
+
+@door.handler
+async def swallow_everything(ctx: ObjectContext) -> int:
+    try:
+        return await ctx.run("asks again", _ask_again)
+    except BaseException:  # noqa: BLE001, the point of this handler
+        return -1
+
+
+@door.shared
+async def look(ctx: SharedContext) -> str:
+    return "seen"
+
+
+async def _released(store_url: str, namespace: str) -> None:
+    """Take everything over at once: nobody has to be waited out."""
+    started = time.monotonic()
+    async with Runtime([door], store=store_url, namespace=namespace) as successor:
+        assert len(successor.worker.partitions) == 4
+        assert await successor.client.call(fine, "acme/next") == "fine"
+    assert time.monotonic() - started < 2
+
+
+async def test_a_timeout_round_the_runtime_hands_everything_over(store_url: str, namespace: str) -> None:
+    """The scope that cancels the body does not cancel the tasks that have to hand over."""
+    started = time.monotonic()
+    with anyio.move_on_after(0.2):
+        async with Runtime([door], store=store_url, namespace=namespace) as runtime:
+            assert await runtime.client.call(fine, "acme/a") == "fine"
+            await anyio.sleep_forever()
+    assert time.monotonic() - started < 5
+    await _released(store_url, namespace)
+
+
+async def test_a_sibling_that_fails_in_a_task_group_does_not_break_the_hand_over(
+    store_url: str, namespace: str
+) -> None:
+    """Nor does the cancellation by a task group."""
+    started = time.monotonic()
+
+    async def fail(when: anyio.Event) -> None:
+        await when.wait()
+        raise KeyError("sibling")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with anyio.create_task_group() as tasks:
+            open_now = anyio.Event()
+            tasks.start_soon(fail, open_now)
+            async with Runtime([door], store=store_url, namespace=namespace):
+                open_now.set()
+                await anyio.sleep_forever()
+    assert [type(error) for error in caught.value.exceptions] == [KeyError]
+    assert time.monotonic() - started < 5
+    await _released(store_url, namespace)
+
+
+async def test_what_the_body_raises_passes_as_it_is(store_url: str, namespace: str) -> None:
+    """No group is wrapped round it."""
+    with pytest.raises(KeyError, match="mine"):
+        async with Runtime([door], store=store_url, namespace=namespace):
+            raise KeyError("mine")
+
+
+async def test_an_open_runtime_is_not_opened_again(store_url: str, namespace: str) -> None:
+    """The second opening is refused and leaves the first as it was; after closing it opens again."""
+    runtime = Runtime([door], store=store_url, namespace=namespace)
+    async with runtime:
+        with pytest.raises(StoreError, match="open already"):
+            async with runtime:
+                pass
+        assert await runtime.client.call(fine, "acme/a") == "fine"
+    async with runtime:
+        assert await runtime.client.call(fine, "acme/a") == "fine"
+
+
+@pytest.mark.parametrize("namespace", ["", "a{b", "}", "{x}", "a\nb", "x" * 129])
+async def test_a_namespace_that_breaks_the_hash_tag_is_refused(store_url: str, namespace: str) -> None:
+    """A brace in it would spread the keys of one partition over a cluster."""
+    with pytest.raises(StoreError, match="namespace"):
+        async with Runtime([door], store=store_url, namespace=namespace):
+            pass
+
+
+async def test_two_runtimes_of_one_process_share_the_partitions(store_url: str, namespace: str) -> None:
+    """They are two workers like any others."""
+    async with (
+        Runtime([door], store=store_url, namespace=namespace) as first,
+        Runtime([door], store=store_url, namespace=namespace) as second,
+    ):
+        with anyio.fail_after(10):
+            while not (first.worker.partitions and second.worker.partitions):
+                await anyio.sleep(0.01)
+        for number in range(20):
+            client = (first, second)[number % 2].client
+            assert await client.call(fine, f"acme/{number}", timeout=10) == "fine"
+
+
+async def test_a_caller_in_flight_is_told_when_the_runtime_closes(store_url: str, namespace: str) -> None:
+    """A call whose handler does not end within the drain limit ends with an error, not never."""
+    begun.append(anyio.Event())
+    settings = Settings(drain_limit_seconds=0.2)
+    async with Runtime([door], store=store_url, namespace=namespace, settings=settings) as runtime:
+        calls = [asyncio.ensure_future(runtime.client.call(endless, "acme/a")) for _ in range(3)]
+        await begun[-1].wait()
+    done, pending = await asyncio.wait(calls, timeout=5)
+    for call in pending:
+        call.cancel()
+    assert not pending
+    assert all(isinstance(call.exception(), KeylaneError) for call in done)
+
+
+async def test_a_handler_that_swallows_the_hand_over_has_not_succeeded(store_url: str, namespace: str) -> None:
+    """A step that waits for its next attempt is suspended at a hand-over; what the handler returns then counts not."""
+    begun.append(anyio.Event())
+    async with Runtime([door], store=store_url, namespace=namespace) as runtime:
+        handle = await runtime.client.send(swallow_everything, "acme/a")
+        with anyio.fail_after(10):
+            await begun[-1].wait()
+            while (await handle.describe()).status != "waiting":
+                await anyio.sleep(0.01)
+    async with Runtime([door], store=store_url, namespace=namespace) as successor:
+        assert (await successor.client.describe(handle.id)).status == "waiting"
+
+
+async def test_a_worker_leaves_at_once_though_a_partition_never_opened(store_url: str, namespace: str) -> None:
+    """A foreign key keeps one partition from being recovered; that is no reason to wait for the drain limit."""
+    async with Runtime([door], store=store_url, namespace=namespace) as runtime:
+        store = runtime.client.store
+        await store.call("SET", store.space("Door", 1).runnable, "foreign")
+    started = time.monotonic()
+    async with Runtime([door], store=store_url, namespace=namespace) as runtime:
+        phases = sorted(partition.phase.name for partition in runtime.worker.partitions)
+        left_at = time.monotonic()
+    assert phases == ["OPEN", "OPEN", "OPEN", "OPENING"]
+    assert time.monotonic() - left_at < 3
+    assert time.monotonic() - started < 10
+
+
+async def test_hand_overs_do_not_keep_other_objects_from_being_read(store_url: str, namespace: str) -> None:
+    """However many partitions wait for their handlers to end, the others load what they need."""
+    many: Any = VirtualObject("Many", owner="tests", partitions=24)
+    started: list[str] = []
+
+    @many.handler
+    async def hold(ctx: ObjectContext) -> None:
+        started.append(str(ctx.key))
+        await anyio.sleep_forever()
+
+    settings = Settings(drain_limit_seconds=1)
+    async with Runtime([many], store=store_url, namespace=namespace, settings=settings) as runtime:
+        calls = [asyncio.ensure_future(runtime.client.call(hold, f"acme/{number}")) for number in range(60)]
+        while len(started) < 60:
+            await anyio.sleep(0.001)
+        left_at = time.monotonic()
+    # Twenty-four partitions, each of which waits to its limit, all at once.
+    assert time.monotonic() - left_at < 3
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+
+
+async def test_a_shared_read_survives_that_its_partition_is_lost(store_url: str, namespace: str) -> None:
+    """One that waits for the object to be read when the tenure ends reads the store itself."""
+    async with Runtime([door], store=store_url, namespace=namespace) as runtime:
+        reads = [asyncio.ensure_future(runtime.client.call(look, f"acme/{number}")) for number in range(40)]
+        await asyncio.sleep(0)
+        for partition in runtime.worker.partitions:
+            partition.lose()
+            assert partition.phase is Phase.LOST
+        with anyio.fail_after(10):
+            assert await asyncio.gather(*reads) == ["seen"] * 40
