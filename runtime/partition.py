@@ -32,6 +32,8 @@ REFUSALS_MAX = 3
 REFUSAL_FIRST_SECONDS = 0.02
 REFUSAL_CAP_SECONDS = 5.0
 REFUSAL_FORGOTTEN_SECONDS = 30.0
+#: How long a lane with open work that can't be read is left alone.
+UNREAD_AGAIN_SECONDS = 5.0
 #: How old a count of what stands still may be.
 STILL_SECONDS = 0.1
 #: How long an ended invocation is remembered, so that a second copy of its request is known for what it is.
@@ -141,6 +143,9 @@ class Partition:
         self.tombstone_retention_ms = settings.tombstone_retention_days * 86_400_000
         self.backlog = virtual_object.backlog or settings.backlog_per_key
         self._ended: dict[bytes, float] = {}
+        #: Lanes that had open work when the tenure began, or could not be read since with some in them.
+        self.runnable: set[str] = set()
+        self._unread: dict[str, float] = {}
         self._still = 0
         self._still_counted_at = 0.0
         self._time_ms = self._told_ms = now_ms
@@ -256,12 +261,23 @@ class Partition:
         """Answer everybody who waits for a lane that can't be loaded; what is durable stays as it is."""
         self.lanes.pop(lane.key_text, None)
         queue = list(lane.queue)
+        if lane.key_text in self.runnable or any(invocation.accepted for invocation in queue):
+            # What is open in it must go on once somebody has repaired it, without a call that happens to come.
+            self.runnable.add(lane.key_text)
+            self._unread[lane.key_text] = time.monotonic() + UNREAD_AGAIN_SECONDS
         lane.queue.clear()
         for invocation in queue:
             invocation.ended = True
             self.ended(invocation, error)
         lane.load_error = error
         lane.tell_loaded()
+
+    def read_again(self) -> None:
+        """Try to read the lanes again that have open work and could not be read."""
+        now = time.monotonic()
+        for key_text in [key_text for key_text, at in self._unread.items() if at <= now]:
+            del self._unread[key_text]
+            self.lane(key_text)
 
     def lose(self) -> None:
         """End the tenure in this process: local callers are told to ask the store, nothing else runs."""

@@ -235,6 +235,7 @@ class Worker:
         runnable = partition.space.runnable
         (lanes,) = await ask(self._store, [("SMEMBERS", runnable)], [runnable])
         for key in lanes:
+            partition.runnable.add(key.decode())
             partition.lane(key.decode())
         await self._inboxes.read_all(partition)
         if partition.phase is not Phase.OPENING:
@@ -261,6 +262,7 @@ class Worker:
                     partition.lose()
                     continue
                 partition.forget_ended()
+                partition.read_again()
                 self._timers.sweep(partition)
                 again, partition.recall_again = partition.recall_again, []
                 for ask_again in again:

@@ -90,13 +90,16 @@ async def test_a_sibling_that_fails_in_a_task_group_does_not_break_the_hand_over
         await when.wait()
         raise KeyError("sibling")
 
-    with pytest.raises(ExceptionGroup) as caught:
+    async def body() -> None:
         async with anyio.create_task_group() as tasks:
             open_now = anyio.Event()
             tasks.start_soon(fail, open_now)
             async with Runtime([door], store=store_url, namespace=namespace):
                 open_now.set()
                 await anyio.sleep_forever()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await body()
     assert [type(error) for error in caught.value.exceptions] == [KeyError]
     assert time.monotonic() - started < 5
     await _released(store_url, namespace)
