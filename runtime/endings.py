@@ -215,7 +215,7 @@ def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, de
     raw_id = invocation.raw_id
     handler = invocation.handler
     mark = "c" if isinstance(outcome, Succeeded) else "f"
-    state = lane.change(delta) if delta else None
+    state = lane.finished(delta)
     claim = invocation.idempotency
     is_short = not invocation.accepted
     fact = Finished(

@@ -99,6 +99,16 @@ class Lane:
         for callback in callbacks:
             callback()
 
+    def finished(self, delta: Delta) -> StateChange | None:
+        """Return what an ending invocation writes of the state: nothing when it changed nothing, but now and then.
+
+        Endings without a change count too, so that history behind the newest snapshot stays short and can be trimmed.
+        """
+        if delta or self.deltas + 1 >= self.partition.settings.snapshot_every_deltas:
+            return self.change(delta)
+        self.deltas += 1
+        return None
+
     def change(self, delta: Delta) -> StateChange:
         """Apply writes to the queued state and return how they are to be written: now and then as a snapshot."""
         apply(self.queued, delta)

@@ -80,9 +80,12 @@ class Slots(Generic[Work]):
             self._tasks.start_soon(self._run)
 
     async def _run(self) -> None:
+        task = asyncio.current_task()
         try:
             while self._slots - self._lent <= self._limit:
                 await self._take(await self._next())
+                if task is not None and task.cancelling():
+                    await self.absorb_cancel()
         finally:
             self._slots -= 1
 
@@ -95,7 +98,6 @@ class Slots(Generic[Work]):
                 raise
         except Exception:
             logger.exception("a slot's work failed")
-        await self.absorb_cancel()
 
     async def _next(self) -> Work:
         if self._ready:
@@ -110,9 +112,11 @@ class Slots(Generic[Work]):
         self._idle.append(idle)
         try:
             return await idle
-        finally:
+        except BaseException:
+            # Only a slot that ends is still in the list; looking for the others would cost more than their work.
             if idle in self._idle:
                 self._idle.remove(idle)
+            raise
 
     @contextmanager
     def lent(self) -> Generator[None]:

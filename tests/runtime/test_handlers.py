@@ -24,6 +24,10 @@ from keylane import (
     TerminalError,
     VirtualObject,
 )
+from keylane.journal.codec import pack
+from keylane.journal.key import partition_of
+from keylane.journal.keyspace import PartitionSpace
+from keylane.journal.snapshots import FIRST_READ_ENTRIES, fold, is_whole
 from tests.objects_catalogue import mark, marks
 
 pytestmark = pytest.mark.anyio
@@ -293,3 +297,21 @@ async def test_state_survives_many_snapshots_and_a_restart(store_url: str, names
         assert await second.client.call(read, "t/a") == {"text": "100", "count": 101}
         await second.client.call(write, "t/a", "after")
         assert await second.client.call(read, "t/a") == {"text": "after", "count": 102}
+
+
+@note.handler
+async def change_nothing(ctx: ObjectContext) -> None:
+    await ctx.get("text", str)
+
+
+async def test_history_without_changes_gets_snapshots_too(runtime: Runtime, namespace: str) -> None:
+    """An object that is called and never changed can be read in one piece, however long its history."""
+    client = runtime.client
+    await client.call(write, "t/a", "kept")
+    for _ in range(70):
+        await client.call(change_nothing, "t/a")
+
+    space = PartitionSpace(namespace, "Note", partition_of("t/a", 16))
+    newest = await client.store.call("XREVRANGE", space.object("t/a"), "+", "-", "COUNT", FIRST_READ_ENTRIES)
+    assert is_whole(newest, FIRST_READ_ENTRIES)
+    assert fold(newest).values["text"] == pack("kept")

@@ -13,7 +13,6 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
-from tests.faults.harness import StoreServer, eventually, eventually_answers
 
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.leases import Renewal, Renewed, SyncLeases, TenureLost, acquire, observe, release, sync_leases
@@ -21,6 +20,7 @@ from keylane.journal.store import Store
 from keylane.journal.tenure import Acquired, Observation, Tenure, lease_clock
 from keylane.runtime.lease_thread import MARGIN, HeldLease, LeaseThread
 from keylane.runtime.liveness import LeaseWatch, Verdict
+from tests.faults.harness import StoreServer, eventually, eventually_answers
 
 pytestmark = pytest.mark.anyio
 
