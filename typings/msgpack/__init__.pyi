@@ -1,11 +1,11 @@
 # The part of msgpack that keylane uses; the package itself brings no types.
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 class ExtType:
     code: int
     data: bytes
-    def __new__(cls, code: int, data: bytes) -> ExtType: ...
+    def __new__(cls, code: int, data: bytes) -> Self: ...
 
 class Packer:
     def __init__(
