@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 
 import redis.exceptions
@@ -132,31 +130,11 @@ async def ask(store: Store, commands: Sequence[tuple[Any, ...]], keys: Sequence[
         StoreUnavailable: An answer did not come.
         WrongKeyType: A key holds another type than the read is for.
     """
-    await store.link.wait_up(store.answer_timeout_seconds)
-    replies: list[Any] = [None] * len(commands)
-    complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    take = _collector(replies, complete)
-    for position, words in enumerate(commands):
-        store.link.submit(words, partial(take, position))
-    if commands:
-        await complete
+    replies = await store.together(commands)
     for reply, key in zip(replies, keys, strict=True):
         if isinstance(reply, Exception):
             raise _named(reply, key, store.url) from reply
     return replies
-
-
-def _collector(replies: list[Any], complete: asyncio.Future[None]) -> Callable[[int, Any], None]:
-    unanswered = len(replies)
-
-    def take(position: int, reply: Any) -> None:
-        nonlocal unanswered
-        replies[position] = reply
-        unanswered -= 1
-        if not unanswered and not complete.done():
-            complete.set_result(None)
-
-    return take
 
 
 def _named(reply: Exception, key: bytes, url: str) -> Exception:

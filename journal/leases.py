@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 import anyio
@@ -15,7 +13,7 @@ import redis.exceptions
 from .errors import InternalError, SchemaMismatch, StoreError, StoreUnavailable, WrongKeyType
 from .keyspace import PartitionSpace, registry_key
 from .library import Library
-from .store import Refusal, Store, is_missing_function, refusal, store_error
+from .store import Refusal, Store, is_missing_function, refusal
 from .tenure import (
     VACANT,
     Acquired,
@@ -110,11 +108,11 @@ async def observe(store: Store, spaces: Sequence[PartitionSpace]) -> Poll:
     """
     commands = [store.words("observe", [space.owner], read_only=True) for space in spaces]
     sent_at = lease_clock()
-    replies = await _ask_all(store, commands)
+    replies = await store.together(commands)
     if any(isinstance(reply, Exception) and is_missing_function(reply) for reply in replies):
         await store.load_library()
         sent_at = lease_clock()
-        replies = await _ask_all(store, commands)
+        replies = await store.together(commands)
     answered_at = lease_clock()
     seen = tuple(_observation(space, reply) for space, reply in zip(spaces, replies, strict=True))
     return Poll(sent_at, answered_at, seen)
@@ -181,35 +179,6 @@ def _named(refused: Refusal, space: PartitionSpace) -> Exception:
         found, _, expected = refused.text.partition(" ")
         return SchemaMismatch(f"schema version and partition count of {space}:", found, expected)
     return InternalError(f"{space}: {refused}")
-
-
-async def _ask_all(store: Store, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Send commands in one turn and wait for all of their replies; a refusal is returned in its place.
-
-    Raises:
-        StoreUnavailable: A reply was lost, or the store refuses everything at the moment.
-    """
-    replies: list[Any] = [None] * len(commands)
-    if not commands:
-        return replies
-    complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    unanswered = len(commands)
-
-    def take(position: int, reply: Any) -> None:
-        nonlocal unanswered
-        replies[position] = reply
-        unanswered -= 1
-        if not unanswered and not complete.done():
-            complete.set_result(None)
-
-    for position, words in enumerate(commands):
-        store.link.submit(words, partial(take, position))
-    await complete
-    for reply in replies:
-        error = store_error(reply, store.url) if isinstance(reply, Exception) else None
-        if isinstance(error, StoreUnavailable):
-            raise error
-    return replies
 
 
 def _observation(space: PartitionSpace, reply: Any) -> Observation | StoreError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, assert_never, cast
 
@@ -137,6 +137,34 @@ class Store:
             return await self._calls.call(*args)
         except (LinkLost, redis.exceptions.ResponseError, redis.exceptions.ConnectionError) as error:
             raise store_error(error, self.url) from error
+
+    async def together(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Send commands in one turn and wait for all of their replies; a refusal is returned in its place.
+
+        Raises:
+            StoreUnavailable: A reply was lost, or the store refuses everything at the moment.
+        """
+        await self._calls.wait_up(self.answer_timeout_seconds)
+        replies: list[Any] = [None] * len(commands)
+        unanswered = len(commands)
+        complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def take(position: int, reply: Any) -> None:
+            nonlocal unanswered
+            replies[position] = reply
+            unanswered -= 1
+            if not unanswered and not complete.done():
+                complete.set_result(None)
+
+        for position, words in enumerate(commands):
+            self._calls.submit(words, partial(take, position))
+        if commands:
+            await complete
+        for reply in replies:
+            error = store_error(reply, self.url) if isinstance(reply, Exception) else None
+            if isinstance(error, StoreUnavailable):
+                raise error
+        return replies
 
     async def fcall(self, verb: str, keys: Sequence[bytes], args: Sequence[Any], *, read_only: bool = False) -> Any:
         """Call a function of the library.

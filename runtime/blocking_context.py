@@ -63,66 +63,32 @@ class BlockingReadingContext(BlockingSharedContext):
         return self._ctx.uuid()
 
 
-class BlockingExclusiveContext(BlockingObjectContext):
-    """An exclusive handler's context, for a thread."""
+class BlockingExclusiveContext(BlockingReadingContext, BlockingObjectContext):
+    """An exclusive handler's context, for a thread: it reads its own writes, and the same facts at each replay."""
 
-    __slots__ = ("_ctx",)
+    __slots__ = ("_exclusive",)
 
     def __init__(self, ctx: ExclusiveContext) -> None:
-        self._ctx = ctx
-
-    @property
-    def key(self) -> Key:
-        """The object."""
-        return self._ctx.key
-
-    @property
-    def invocation_id(self) -> str:
-        """The invocation's id."""
-        return self._ctx.invocation_id
+        super().__init__(ctx)
+        self._exclusive = ctx
 
     @property
     def attempt(self) -> int:
         """Which attempt of the handler this is, from 1."""
-        return self._ctx.attempt
-
-    @property
-    def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger that is silent while recorded steps are replayed."""
-        return self._ctx.log
-
-    def get(self, name: str, type: Any, default: Any = None) -> Any:
-        """Return a state value as this invocation sees it."""
-        return anyio.from_thread.run(self._ctx.get, name, type, default)
-
-    def state_keys(self) -> list[str]:
-        """Return the names of the state values as this invocation sees them."""
-        return anyio.from_thread.run(self._ctx.state_keys)
+        return self._exclusive.attempt
 
     def set(self, name: str, value: Any, type: Any = None) -> None:
         """Write a state value; it becomes durable with the next durable point."""
-        anyio.from_thread.run_sync(self._ctx.set, name, value, type)
+        anyio.from_thread.run_sync(self._exclusive.set, name, value, type)
 
     def clear(self, name: str) -> None:
         """Take a state value away."""
-        anyio.from_thread.run_sync(self._ctx.clear, name)
+        anyio.from_thread.run_sync(self._exclusive.clear, name)
 
     def clear_all(self) -> None:
         """Take all state values away."""
-        anyio.from_thread.run_sync(self._ctx.clear_all)
-
-    def time(self) -> datetime:
-        """Return the time, the same at each replay."""
-        return anyio.from_thread.run(self._ctx.time)
-
-    def random(self) -> random.Random:
-        """Return this invocation's random numbers, the same at each replay."""
-        return self._ctx.random()
-
-    def uuid(self) -> uuid.UUID:
-        """Return a random UUID, the same at each replay."""
-        return self._ctx.uuid()
+        anyio.from_thread.run_sync(self._exclusive.clear_all)
 
     def run(self, name: str, action: Any, /, *arguments: Any, **options: Any) -> Any:
         """Run a step, or return its recorded result."""
-        return anyio.from_thread.run(partial(self._ctx.run, name, action, *arguments, **options))
+        return anyio.from_thread.run(partial(self._exclusive.run, name, action, *arguments, **options))

@@ -272,9 +272,12 @@ def _tell(future: asyncio.Future[Outcome], outcome: Outcome | BaseException) -> 
 
 
 def _copy(future: asyncio.Future[None], source: asyncio.Future[None]) -> None:
-    if future.done() or source.cancelled():
+    if source.cancelled():
         return
+    # Looked at in any case: an error that nobody has looked at would be logged as if it were a defect.
     error = source.exception()
+    if future.done():
+        return
     if error is None:
         future.set_result(None)
     else:

@@ -187,9 +187,9 @@ async def _is_settled(lane: Lane) -> bool:
         return True
     try:
         await asyncio.wait((gate,), timeout=SETTLE_SECONDS)
-        return gate.done() and gate.exception() is None
     finally:
-        gate.cancel()
+        is_durable = not gate.cancel() and gate.exception() is None
+    return is_durable
 
 
 async def _loaded(lane: Lane) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import signal
 import time
@@ -12,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -21,6 +22,8 @@ from .harness import StoreServer
 from .proxy import Proxy
 from .worker_process import FAST, ChildProcess, environment_of
 
+#: Short, so that snapshots are made, history is dropped and results expire in the middle of it.
+SETTINGS = {"snapshot_every_deltas": 8, "result_retention_seconds": 60}
 LEASE_SECONDS = float(str(FAST["lease_seconds"]))
 READY_SECONDS = 30.0
 END_SECONDS = 30.0
@@ -44,7 +47,7 @@ class Load:
     workers: int = 3
     callers: int = 2
     tasks: int = 6
-    pause_seconds: float = 0.1
+    pause_seconds: float = 0.03
 
 
 class Slot:
@@ -122,6 +125,7 @@ class Slot:
         old = self.process
         await self.start()
         await self._drain(old)
+        self.process.send(signal.SIGUSR2)
 
     async def _drain(self, process: ChildProcess) -> None:
         process.terminate()
@@ -144,10 +148,14 @@ class Slot:
             *self._common,
             *(["--hosts"] if self.hosts else []),
         ]
-        return ChildProcess("tests.faults.soak_main", arguments, environment_of(None, "drop" if deaf else ""))
+        return ChildProcess("tests.faults.soak_main", arguments, environment_of(SETTINGS, "drop" if deaf else ""))
 
     def _keep_log(self, process: ChildProcess, suffix: str = "") -> None:
         (self._logs / f"log-{self.name}-{process.pid}{suffix}").write_text(process.stderr + "\n")
+
+
+#: Something that goes wrong for one slot; what is left to chance in it comes from its own source.
+Hurt: TypeAlias = Callable[[Slot, random.Random], Awaitable[None]]
 
 
 class Faults:
@@ -162,11 +170,11 @@ class Faults:
     def __init__(self, seed: str, server: StoreServer, slots: list[Slot]) -> None:
         self.counts: Counter[str] = Counter()
         self.log: list[str] = []
-        self._choose = random.Random(f"{seed} faults")
+        self._seed = seed
         self._server = server
         self._slots = slots
-        self._is_store_busy = False
-        self._hurts: dict[Callable[[Slot], Awaitable[None]], int] = {
+        self._store_lock = anyio.Lock()
+        self._hurts: dict[Hurt, int] = {
             self.kill: 4,
             self.stop: 4,
             self.drain: 2,
@@ -178,96 +186,108 @@ class Faults:
             self.hold_replies: 3,
             self.lose_replies: 4,
             self.restart_store: 2,
+            self.stop_store: 1,
         }
 
-    async def run(self, seconds: float, *, pause_seconds: float = 0.8) -> None:
+    async def run(self, seconds: float, *, pause_seconds: float = 0.5) -> None:
         """Cause faults, several at a time, and end when all of them are over."""
         async with anyio.create_task_group() as tasks:
             with anyio.move_on_after(seconds):
-                while True:
-                    [hurt] = self._choose.choices(list(self._hurts), weights=list(self._hurts.values()))
-                    tasks.start_soon(self._hurt, hurt, self._choose.choice(self._slots))
-                    await anyio.sleep(self._choose.uniform(0, 2 * pause_seconds))
+                for number in itertools.count():
+                    # One source of chance for each: what it decides does not depend on what the others do meanwhile.
+                    choose = random.Random(f"{self._seed} fault {number}")
+                    [hurt] = choose.choices(list(self._hurts), weights=list(self._hurts.values()))
+                    tasks.start_soon(self._hurt, hurt, choose.choice(self._slots), choose)
+                    await anyio.sleep(choose.uniform(0, 2 * pause_seconds))
 
-    async def _hurt(self, hurt: Callable[[Slot], Awaitable[None]], slot: Slot) -> None:
+    async def _hurt(self, hurt: Hurt, slot: Slot, choose: random.Random) -> None:
         if slot.is_busy:
             return
         slot.is_busy = True
         try:
             begun = time.monotonic()
-            await hurt(slot)
+            await hurt(slot, choose)
             self.log.append(f"{begun:.6f} to {time.monotonic():.6f} {hurt.__name__} {slot.name}")
             self.counts[hurt.__name__] += 1
         finally:
             slot.is_busy = False
 
-    async def kill(self, slot: Slot) -> None:
+    async def kill(self, slot: Slot, choose: random.Random) -> None:
         """Kill a process; the next one comes at once or after a while."""
         await slot.kill()
-        await anyio.sleep(self._choose.choice([0, 1.5 * LEASE_SECONDS]))
+        await anyio.sleep(choose.choice([0, 1.5 * LEASE_SECONDS]))
         await slot.start()
 
-    async def stop(self, slot: Slot) -> None:
+    async def stop(self, slot: Slot, choose: random.Random) -> None:
         """Stop a process for a part of its lease, or until others have taken over."""
-        seconds = self._choose.choice([0.5, 1.0, 2.0, 4.0]) * LEASE_SECONDS
+        seconds = choose.choice([0.5, 1.0, 2.0, 4.0]) * LEASE_SECONDS
         await slot.process.stop()
         await anyio.sleep(seconds)
         slot.process.go_on()
 
-    async def drain(self, slot: Slot) -> None:
+    async def drain(self, slot: Slot, choose: random.Random) -> None:
         """Let a process drain and end, then start another."""
+        del choose
         await slot.drain()
         await slot.start()
 
-    async def replace(self, slot: Slot) -> None:
+    async def replace(self, slot: Slot, choose: random.Random) -> None:
         """Start another process, then let the first one drain and end."""
+        del choose
         await slot.replace()
 
-    async def cut(self, slot: Slot) -> None:
+    async def cut(self, slot: Slot, choose: random.Random) -> None:
         """Cut all connections of a process."""
+        del choose
         slot.proxy.cut()
 
-    async def cut_commits(self, slot: Slot) -> None:
+    async def cut_commits(self, slot: Slot, choose: random.Random) -> None:
         """Cut the connection that carries the commits."""
+        del choose
         slot.proxy.cut(only="commit")
 
-    async def cut_in_a_reply(self, slot: Slot) -> None:
+    async def cut_in_a_reply(self, slot: Slot, choose: random.Random) -> None:
         """Cut a connection in the middle of what comes back over it."""
-        only = self._choose.choice([None, "commit"])
-        slot.proxy.cut_after(self._choose.choice([0, 1, 5, 40, 400, 4000]), only=only)
+        only = choose.choice([None, "commit"])
+        slot.proxy.cut_after(choose.choice([0, 1, 5, 40, 400, 4000]), only=only)
 
-    async def stall(self, slot: Slot) -> None:
+    async def stall(self, slot: Slot, choose: random.Random) -> None:
         """Let nothing through for a while."""
-        slot.proxy.stall(only=self._choose.choice([None, "commit"]))
-        await anyio.sleep(self._choose.choice([0.2, 1.0, 3.0]) * LEASE_SECONDS)
+        slot.proxy.stall(only=choose.choice([None, "commit"]))
+        await anyio.sleep(choose.choice([0.2, 1.0, 3.0]) * LEASE_SECONDS)
         slot.proxy.heal()
 
-    async def hold_replies(self, slot: Slot) -> None:
+    async def hold_replies(self, slot: Slot, choose: random.Random) -> None:
         """Let requests through and keep what is answered, then let it go or cut it off."""
-        slot.proxy.hold_replies(only=self._choose.choice([None, "commit"]))
-        await anyio.sleep(self._choose.choice([0.2, 1.0, 3.0]) * LEASE_SECONDS)
-        if self._choose.random() < 0.5:
+        slot.proxy.hold_replies(only=choose.choice([None, "commit"]))
+        await anyio.sleep(choose.choice([0.2, 1.0, 3.0]) * LEASE_SECONDS)
+        if choose.random() < 0.5:
             slot.proxy.refuse()
         slot.proxy.heal()
 
-    async def lose_replies(self, slot: Slot) -> None:
+    async def lose_replies(self, slot: Slot, choose: random.Random) -> None:
         """Let requests through whose answers are lost with their connection."""
-        slot.proxy.drop_replies(only=self._choose.choice([None, "commit"]))
-        await anyio.sleep(self._choose.choice([0.05, 0.5]) * LEASE_SECONDS)
+        slot.proxy.drop_replies(only=choose.choice([None, "commit"]))
+        await anyio.sleep(choose.choice([0.05, 0.5]) * LEASE_SECONDS)
         # Nothing may follow on a connection over which something was swallowed.
         slot.proxy.refuse()
         slot.proxy.heal()
 
-    async def restart_store(self, slot: Slot) -> None:
+    async def restart_store(self, slot: Slot, choose: random.Random) -> None:
         """Kill the store and start it again, at once or after a while."""
         del slot
-        if self._is_store_busy:
-            return
-        self._is_store_busy = True
-        self._server.kill()
-        await anyio.sleep(self._choose.choice([0, 0.5, 2.0]) * LEASE_SECONDS)
-        await anyio.to_thread.run_sync(self._server.start)
-        self._is_store_busy = False
+        async with self._store_lock:
+            self._server.kill()
+            await anyio.sleep(choose.choice([0, 0.5, 2.0]) * LEASE_SECONDS)
+            await anyio.to_thread.run_sync(self._server.start)
+
+    async def stop_store(self, slot: Slot, choose: random.Random) -> None:
+        """Let the store stand still, with all connections open."""
+        del slot
+        async with self._store_lock:
+            self._server.stop()
+            await anyio.sleep(choose.choice([0.2, 1.0, 3.0]) * LEASE_SECONDS)
+            self._server.go_on()
 
 
 class Deployment:

@@ -115,7 +115,8 @@ class HistoryFile:
         for noted in self._lines():
             operation = operations.get(noted["name"])
             if operation is None:
-                operations[noted["name"]] = Operation(**{**noted, "kind": Kind(noted["kind"])})
+                noted["kind"] = Kind(noted["kind"])
+                operations[noted["name"]] = Operation(**noted)
             else:
                 for name, value in noted.items():
                     setattr(operation, name, value)

@@ -1,6 +1,7 @@
 """The child of a long run: hosts the catalogue or not, and keeps calling it; what it sees stands in its history file.
 
-SIGUSR1 lets it ask for nothing new; it says `finished` once all that it had asked for has an answer. SIGTERM ends it.
+SIGUSR1 lets it ask for nothing new; it says `finished` once all that it had asked for has an answer. SIGUSR2 lets it
+ask for what the process before it has left open. SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.abc
 
 from keylane import (
     CallError,
@@ -80,6 +80,7 @@ class Caller:
         self._seed = seed
         self._history = HistoryFile(plan.folder / f"history-{plan.slot}")
         self._is_stopping = False
+        self._asking: set[str] = set()
         self._gate = plan.folder / "gate"
 
     def stop(self) -> None:
@@ -89,16 +90,16 @@ class Caller:
     async def run(self) -> None:
         """Call until told to stop, then wait for every answer, also for those that others waited for in this place."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._take_over)
+            tasks.start_soon(self.take_over)
             for number in range(self._plan.tasks):
                 tasks.start_soon(self._loop, number)
-        # The process before may have ended after this one began.
-        await self._take_over()
+        await self.take_over()
 
-    async def _take_over(self) -> None:
+    async def take_over(self) -> None:
+        """Ask for the answers that a process before this one did not live to see."""
         async with anyio.create_task_group() as tasks:
             for operation in self._history.read():
-                if operation.is_open:
+                if operation.is_open and operation.name not in self._asking:
                     tasks.start_soon(self._perform, operation, random.Random(f"{self._seed} {operation.name}"))
 
     async def _loop(self, number: int) -> None:
@@ -141,9 +142,11 @@ class Caller:
 
     async def _perform(self, operation: Operation, choose: random.Random) -> None:
         is_first = operation.invocation is None
+        self._asking.add(operation.name)
         while not await self._try(operation, choose, is_first=is_first):
             is_first = False
             await anyio.sleep(AGAIN_SECONDS)
+        self._asking.discard(operation.name)
 
     async def _try(self, operation: Operation, choose: random.Random, *, is_first: bool) -> bool:
         """Try to get an answer; returns whether there is nothing more to be done."""
@@ -222,16 +225,20 @@ async def main(arguments: argparse.Namespace) -> None:
     plan = Plan(
         arguments.slot, arguments.incarnation, arguments.folder, arguments.tasks, arguments.pause_seconds
     )  # fmt: skip
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGUSR1) as signals:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2) as signals:
         async with anyio.create_task_group() as tasks:
             async with connected(arguments) as client:
                 say("ready")
                 caller = Caller(client, plan, arguments.seed)
                 tasks.start_soon(call_until_finished, caller)
                 async for signal_number in signals:
-                    if signal_number == signal.SIGTERM:
-                        break
-                    caller.stop()
+                    match signal_number:
+                        case signal.SIGTERM:
+                            break
+                        case signal.SIGUSR1:
+                            caller.stop()
+                        case _:
+                            tasks.start_soon(caller.take_over)
             # Until here the callers go on, while the worker drains, as those of a service do.
             tasks.cancel_scope.cancel()
 

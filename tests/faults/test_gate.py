@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,9 +13,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from keylane import Client, KeylaneError, Runtime
+from keylane import CallTimeout, Client, KeylaneError, Runtime
 from keylane.journal.key import partition_of
 from keylane.journal.keyspace import PartitionSpace
+from keylane.runtime.partition import Phase
 from tests.objects_catalogue import (
     add,
     app,
@@ -220,6 +223,26 @@ async def test_a_shared_handler_sees_one_state_throughout(runtime: Runtime, tmp_
         gate.touch()
 
     assert seen == [[1, 1]]
+
+
+async def test_a_call_that_was_given_up_leaves_no_error_that_nobody_looks_at(
+    runtime: Runtime, shared_server: StoreServer, proxy: Proxy, namespace: str
+) -> None:
+    """Its owner is fenced after the caller has stopped waiting: that is no news for anybody, and no defect to log."""
+    unseen: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
+    space = PartitionSpace(namespace, "Counter", partition_of(KEY, PARTITIONS))
+    async with stalled(proxy):
+        with pytest.raises(CallTimeout):
+            await runtime.client.call(add, KEY, 1, timeout=0.1)
+        shared_server.ask("HINCRBY", space.owner, "epoch", 1)
+    [partition] = [each for each in runtime.worker.partitions if each.space == space]
+
+    await eventually(lambda: partition.phase is Phase.LOST, "the owner is fenced")
+    gc.collect()
+    await anyio.lowlevel.checkpoint()
+
+    assert unseen == []
 
 
 async def test_a_handler_that_writes_and_then_fails_leaves_the_state_as_it_was(runtime: Runtime) -> None:

@@ -18,6 +18,7 @@ from .harness import eventually, eventually_answers
 from .soak_checker import by_key, check_all, check_counter, check_flaky, check_steps
 from .soak_faults import Deployment, Load, remaining
 from .soak_history import HistoryFile, Kind, Operation
+from .soak_journal import wrong_journals
 
 pytestmark = pytest.mark.anyio
 
@@ -56,6 +57,7 @@ async def soak(folder: Path, namespace: str, *, seed: str, seconds: float) -> No
         async with Client(deployment.server.url, namespace=namespace) as client:
             wrong += await wrong_objects(client, operations, folder)
             await eventually_answers(lambda: has_rest(deployment, namespace), "nothing is left to be done")
+        wrong += wrong_journals(deployment.server, namespace)
         await deployment.drain()
         wrong += [each for slot in deployment.slots for each in slot.wrong]
     wrong += wrong_logs(deployment)
@@ -114,4 +116,9 @@ def summary(operations: list[Operation], deployment: Deployment) -> str:
     answered = Counter(each.kind for each in operations if each.is_answered)
     calls = ", ".join(f"{answered[kind]} of {asked[kind]} {kind}" for kind in Kind)
     faults = ", ".join(f"{count} {name}" for name, count in sorted(deployment.faults.counts.items()))
-    return f"answered: {calls}\nfaults: {faults}\n"
+    slowest = max((each for each in operations if each.is_answered), key=seconds_of)
+    return f"answered: {calls}\nfaults: {faults}\nslowest: {seconds_of(slowest):.1f} s, {slowest}\n"
+
+
+def seconds_of(operation: Operation) -> float:
+    return 0.0 if operation.answered is None else operation.answered - operation.sent

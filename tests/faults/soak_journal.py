@@ -1,0 +1,44 @@
+"""What a long run has written down: each journal that is still kept must be whole, legal and ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from keylane.journal.records import Finished, Record, StepCompleted, decode
+from keylane.journal.transitions import IllegalTransition, replay
+
+from .harness import StoreServer
+
+
+def wrong_journals(server: StoreServer, namespace: str) -> list[str]:
+    """Return what is wrong with the streams of invocations and objects after everything has ended."""
+    wrong: list[str] = []
+    for key in server.keys(f"{{{namespace}:*}}:i:*"):
+        records = [decode(each) for each in values(server, key, b"r")]
+        if records:
+            wrong += [f"{key!r}: {each}" for each in wrong_records(records)]
+    for key in server.keys(f"{{{namespace}:*}}:o:*"):
+        finished = [decode(each) for each in values(server, key, b"f")]
+        ends = Counter(each.invocation for each in finished if isinstance(each, Finished))
+        wrong += [f"{key!r}: {each.hex()} has ended {times} times" for each, times in ends.items() if times > 1]
+    return wrong
+
+
+def wrong_records(records: list[Record]) -> list[str]:
+    """Return what is wrong with the records of one invocation."""
+    try:
+        standing = replay(records)
+    except IllegalTransition as error:
+        return [str(error)]
+    done = [each.index for each in records if isinstance(each, StepCompleted)]
+    wrong = [] if standing.is_terminal else [f"it is {standing.status}"]
+    return wrong if done == list(range(len(done))) else [*wrong, f"its steps were recorded as {done}"]
+
+
+def values(server: StoreServer, key: bytes, name: bytes) -> Iterator[bytes]:
+    """Return the values of one field of a stream's entries; nothing of one that has expired meanwhile."""
+    entries: list[tuple[bytes, list[Any]]] = server.ask("XRANGE", key, "-", "+")
+    for _, fields in entries:
+        yield from (value for field, value in zip(fields[::2], fields[1::2], strict=True) if field == name)
