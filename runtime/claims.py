@@ -24,6 +24,7 @@ from ..journal.errors import (
 from ..journal.link import LinkLost
 from ..journal.outcomes import IdempotencyEntry, Replayed, encode_outcome
 from ..journal.recall import DAY_MS, Recalled, digest_of, recall
+from ..journal.store import store_error
 from ..objects.fingerprint import differing_fields, fingerprint, raw_digest
 from .endings import accept_in_order, answer, refuse
 from .invocation import Hold, IdempotencyClaim, Invocation
@@ -126,15 +127,19 @@ class Claims:
     def _recalled(self, lane: Lane, invocation: Invocation, found: Recalled | Exception) -> None:
         if invocation.ended:
             return
-        partition = lane.partition
-        match found:
+        if isinstance(found, Recalled):
+            self._decide(lane.partition, invocation, found)
+        else:
+            self._not_recalled(invocation, found)
+
+    def _not_recalled(self, invocation: Invocation, error: Exception) -> None:
+        lane = invocation.lane
+        match error:
             case LinkLost() | StoreUnavailable():
                 # The lane stands still with the store; the sweep asks again.
-                partition.recall_again.append(partial(self._recall_again, lane, invocation))
-            case Recalled():
-                self._decide(partition, invocation, found)
+                lane.partition.recall_again.append(partial(self._recall_again, lane, invocation))
             case _:
-                self._refuse(partition, invocation, as_call_error(found))
+                self._refuse(lane.partition, invocation, as_call_error(error))
 
     @staticmethod
     def _let_go(invocation: Invocation) -> None:
@@ -183,8 +188,10 @@ class Claims:
 
     def _with_result(self, partition: Partition, invocation: Invocation, entry: IdempotencyEntry, result: Any) -> None:
         """Decide on a key that a former call used, once it is known whether its result is still there."""
+        if invocation.ended:
+            return
         if isinstance(result, Exception):
-            self._refuse(partition, invocation, as_call_error(result))
+            self._not_recalled(invocation, store_error(result, partition.store.url))
         elif result is None and entry.outcome != "?":
             first_id = partition.invocation_id(entry.invocation)
             self._refuse(partition, invocation, ResultExpired(_ENDED_AS[entry.outcome], invocation_id=first_id))

@@ -252,7 +252,11 @@ class Loading:
     async def _find(self, partition: Partition, raw_id: bytes) -> None:
         if raw_id in partition.open or partition.phase is not Phase.OPEN:
             return
-        (found,) = await read_invocations(self._store, partition.space, [raw_id])
+        try:
+            (found,) = await read_invocations(self._store, partition.space, [raw_id])
+        except StoreUnavailable:
+            # Its due time stays where it is, and the sweep asks again.
+            return
         accepted = found.records[0] if found.records else None
         if isinstance(accepted, Accepted) and not replay(found.records).is_terminal:
             partition.lane(accepted.key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
 import signal
@@ -365,6 +364,5 @@ def remaining(server: StoreServer, namespace: str) -> list[str]:
     """Return what stands in the store that only open work needs, and what nobody could read."""
     needed = (b"}:q:", b"}:run", b"}:due", b"}:bad")
     keys = [key for key in server.keys(f"{{{namespace}:*") if any(kind in key for kind in needed)]
-    with contextlib.suppress(ValueError):
-        keys += [key for key in server.keys(f"{{{namespace}:*}}:inbox") if server.ask("XLEN", key)]
+    keys += [key for key in server.keys(f"{{{namespace}:*}}:inbox") if server.ask("XLEN", key)]
     return [key.decode(errors="replace") for key in keys]

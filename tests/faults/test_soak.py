@@ -7,6 +7,7 @@ import re
 import secrets
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.anyio
 SEED = "KEYLANE_SOAK_SEED"
 MINUTES = "KEYLANE_SOAK_MINUTES"
 SETTLE_SECONDS = 60.0
+#: The longest outage of the store and a lease are a small part of this; the rest is for slow machines.
+SILENCE_SECONDS = 15.0
 #: What no process may say, whatever happens around it.
 OURS = re.compile(
     r"Traceback|InternalError|a bug in Keylane|never retrieved|never awaited|Exception ignored", re.IGNORECASE
@@ -73,7 +76,7 @@ def histories(deployment: Deployment) -> list[Operation]:
 
 async def wrong_objects(client: Client, operations: list[Operation], folder: Path) -> list[str]:
     """Hold every object's state and lane against what its callers saw."""
-    wrong = check_all(operations)
+    wrong = check_all(operations) + silences(operations)
     for key, calls in by_key(operations, Kind.ADD, Kind.READ).items():
         wrong += check_counter(calls, await client.call("Counter", key, "get", timeout=10))
         wrong += await open_work(client, "Counter", key)
@@ -89,6 +92,16 @@ async def wrong_objects(client: Client, operations: list[Operation], folder: Pat
         wrong += [f"{key}: {each}" for each in check_flaky(calls, final or 0, executions)]
         wrong += await open_work(client, "Trouble", key)
     return wrong
+
+
+def silences(operations: list[Operation]) -> list[str]:
+    """Return the times that were too long for nobody anywhere to get an answer, whatever went wrong."""
+    times = sorted(each.answered for each in operations if each.answered is not None)
+    return [
+        f"nobody got an answer for {later - earlier:.1f} s from {earlier:.6f} on"
+        for earlier, later in pairwise(times)
+        if later - earlier > SILENCE_SECONDS
+    ]
 
 
 async def open_work(client: Client, object_name: str, key: str) -> list[str]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import anyio
 import pytest
 
 from keylane import Client, IdempotencyConflict, ObjectContext, RetryPolicy, Runtime, VirtualObject
+from keylane.journal.link import Link, LinkLost
 
 pytestmark = pytest.mark.anyio
 
@@ -48,6 +51,27 @@ async def test_calls_that_come_together_under_a_used_key_are_all_told_the_same(
             found = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(each) for each in found[:4]] == [IdempotencyConflict] * 4
     assert found[4:] == [1] * 4
+
+
+async def test_a_used_key_is_looked_up_again_when_its_result_was_lost_on_the_way(
+    store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is cut between the key and its result is no reason to refuse a call for good."""
+    submit, lost = Link.submit, list[object]()
+
+    def lose_the_first_result(link: Link, words: tuple[Any, ...], done: Callable[[Any], None]) -> None:
+        if words[0] == "GET" and not lost:
+            lost.append(words)
+            done(LinkLost("it was cut"))
+        else:
+            submit(link, words, done)
+
+    async with Runtime([ledger], store=store_url, namespace=namespace) as runtime:
+        assert await runtime.client.call(book, "acme/a", 40, idempotency_key="t") == 1
+        monkeypatch.setattr(Link, "submit", lose_the_first_result)
+
+        assert await runtime.client.call(book, "acme/a", 40, idempotency_key="t", timeout=10) == 1
+    assert lost
 
 
 async def test_a_second_call_is_answered_though_its_partition_is_lost_meanwhile(store_url: str, namespace: str) -> None:
