@@ -11,6 +11,7 @@ from keylane.journal import store
 from keylane.journal.batch import CommitDone, Operation
 from keylane.journal.library import Library, library
 from keylane.journal.operations import Delta, StateChange
+from keylane.runtime import reads
 from keylane.runtime.lane import Lane, apply
 
 from .harness import StoreServer
@@ -30,6 +31,7 @@ from .test_batches import (
 )
 from .test_gate import hosting
 from .test_gate import test_a_call_is_not_answered_before_it_is_durable as early_answer
+from .test_gate import test_a_shared_read_never_goes_behind_an_answer_that_its_owner_has_not_heard_of as late_reply
 from .test_gate import test_a_shared_read_sees_nothing_that_is_not_durable as early_read
 
 pytestmark = pytest.mark.anyio
@@ -87,7 +89,7 @@ async def first_commit(owner: Owner) -> None:
 async def test_without_the_gate_before_shared_reads_its_test_fails(
     proxy: Proxy, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reads that see what is merely queued are noticed."""
+    """Reads that see what is merely queued are noticed; an owner that asks the store in time would hide them."""
     change = Lane.change
 
     def change_at_once(lane: Lane, delta: Delta) -> StateChange:
@@ -95,9 +97,25 @@ async def test_without_the_gate_before_shared_reads_its_test_fails(
         return change(lane, delta)
 
     monkeypatch.setattr(Lane, "change", change_at_once)
+    monkeypatch.setattr(reads, "_is_settled", always)
     async with hosting(proxy, namespace) as runtime:
         with pytest.RaisesGroup(AssertionError, flatten_subgroups=True):
             await early_read(runtime, proxy)
+
+
+async def always(lane: Lane) -> bool:
+    del lane
+    return True
+
+
+async def test_without_the_wait_for_late_replies_its_test_fails(
+    shared_server: StoreServer, proxy: Proxy, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads from the memory of an owner that has not heard of its own commit are noticed."""
+    monkeypatch.setattr(reads, "_is_settled", always)
+    async with hosting(proxy, namespace) as runtime:
+        with pytest.raises(AssertionError):
+            await late_reply(runtime, shared_server, proxy, namespace)
 
 
 async def test_without_the_gate_before_answers_its_test_fails(

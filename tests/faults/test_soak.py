@@ -7,6 +7,7 @@ import re
 import secrets
 import sys
 from collections import Counter
+from collections.abc import Awaitable
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from keylane import Client
 from tests.objects_catalogue import marks
 
-from .harness import eventually, eventually_answers
+from .harness import NeverHappenedError, eventually, eventually_answers
 from .soak_checker import by_key, check_all, check_counter, check_flaky, check_steps
 from .soak_faults import Deployment, Load, remaining
 from .soak_history import HistoryFile, Kind, Operation
@@ -55,17 +56,28 @@ async def soak(folder: Path, namespace: str, *, seed: str, seconds: float) -> No
         await deployment.faults.run(seconds)
         wrong += deployment.unexpected_ends
         await deployment.finish()
-        await eventually(lambda: deployment.is_finished, "every call has an answer", seconds=SETTLE_SECONDS)
+        finished = eventually(lambda: deployment.is_finished, "every call has an answer", seconds=SETTLE_SECONDS)
+        wrong += await what_never_happened(finished)
         operations = histories(deployment)
         async with Client(deployment.server.url, namespace=namespace) as client:
             wrong += await wrong_objects(client, operations, folder)
-            await eventually_answers(lambda: has_rest(deployment, namespace), "nothing is left to be done")
+            rest = eventually_answers(lambda: has_rest(deployment, namespace), "nothing is left to be done")
+            wrong += await what_never_happened(rest)
         wrong += wrong_journals(deployment.server, namespace)
         await deployment.drain()
         wrong += [each for slot in deployment.slots for each in slot.wrong]
     wrong += wrong_logs(deployment)
     sys.stderr.write(summary(operations, deployment))
     assert wrong == [], f"{SEED}={seed}: {len(wrong)} things are wrong, first\n" + "\n".join(wrong[:20])
+
+
+async def what_never_happened(waiting: Awaitable[None]) -> list[str]:
+    """Wait, and return what was waited for in vain: what else is wrong may tell why."""
+    try:
+        await waiting
+    except NeverHappenedError as error:
+        return [str(error)]
+    return []
 
 
 def histories(deployment: Deployment) -> list[Operation]:
