@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from .errors import InternalError, KeylaneError, SchemaMismatch, WrongKeyType
+import redis.exceptions
+
+from .errors import InternalError, KeylaneError, SchemaMismatch, StoreError, WrongKeyType
 from .keyspace import SCHEMA_VERSION, PartitionSpace
-from .store import Refusal, Store
+from .store import Refusal, Store, is_missing_function, refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +37,40 @@ async def read_due(store: Store, space: PartitionSpace, limit: int) -> Due:
         WrongKeyType: A foreign key stands where the owner or the due times belong.
     """
     try:
-        now_ms, next_ms, *ids = await store.fcall("due", [space.owner, space.due], [limit], read_only=True)
+        return _due(await store.fcall("due", [space.owner, space.due], [limit], read_only=True))
     except Refusal as refused:
         raise _named(refused, space) from refused
+
+
+async def read_all_due(store: Store, spaces: Sequence[PartitionSpace], limit: int) -> list[Due | KeylaneError]:
+    """Ask many partitions in one turn.
+
+    Returns:
+        For each, what is due, or the error for which it can't be read.
+
+    Raises:
+        StoreUnavailable: The store is away.
+    """
+    words = [(*store.words("due", [space.owner, space.due], read_only=True), limit) for space in spaces]
+    replies = await store.together(words)
+    if any(isinstance(reply, Exception) and is_missing_function(reply) for reply in replies):
+        await store.load_library()
+        replies = await store.together(words)
+    return [_answer(space, reply) for space, reply in zip(spaces, replies, strict=True)]
+
+
+def _answer(space: PartitionSpace, reply: Any) -> Due | KeylaneError:
+    match reply:
+        case redis.exceptions.ResponseError():
+            return _named(refusal(reply), space)
+        case Exception():
+            return StoreError(str(reply))
+        case _:
+            return _due(reply)
+
+
+def _due(reply: Any) -> Due:
+    now_ms, next_ms, *ids = reply
     return Due(now_ms, ids, None if next_ms < 0 else max(next_ms - now_ms, 0))
 
 

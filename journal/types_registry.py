@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import redis.exceptions
 
 from .errors import SchemaMismatch, WrongKeyType
@@ -9,24 +11,36 @@ from .keyspace import owners_key, types_key
 from .store import Store
 
 
-async def register_type(store: Store, type_name: str, partitions: int, owner: str) -> None:
-    """Write a type's partition count at its first use; it is fixed from then on. Who is in charge may change.
+async def register_types(store: Store, partitions: Mapping[str, int], owners: Mapping[str, str]) -> None:
+    """Write types' partition counts at their first use; they are fixed from then on. Who is in charge may change.
+
+    All go out in one turn, so that a client that finds the namespace finds all of an app's types or none.
+
+    Args:
+        store: The open store.
+        partitions: How many partitions each type has.
+        owners: Who is in charge of each.
 
     Raises:
-        SchemaMismatch: The namespace has the type with another count.
+        SchemaMismatch: The namespace has a type with another count.
         StoreUnavailable: The store is away.
-        WrongKeyType: A foreign key stands in the registry's place.
+        WrongKeyType: A foreign key stands in a registry's place.
     """
-    key = types_key(store.namespace)
-    try:
-        await store.call("HSETNX", key, type_name, partitions)
-        found = await store.call("HGET", key, type_name)
-    except redis.exceptions.ResponseError as error:
-        raise WrongKeyType(key.decode()) from error
-    if int(found) != partitions:
-        raise SchemaMismatch(f"partitions of {type_name}:", int(found), partitions)
-    if owner:
-        await store.call("HSET", owners_key(store.namespace), type_name, owner)
+    types, in_charge = types_key(store.namespace), owners_key(store.namespace)
+    writes = [("HSETNX", types, name, count) for name, count in partitions.items()]
+    replies = await store.together(
+        [
+            ("HSET", in_charge, *(word for pair in owners.items() for word in pair)),
+            *writes,
+            ("HMGET", types, *partitions),
+        ]
+    )
+    for key, reply in zip([in_charge, *[types] * (len(writes) + 1)], replies, strict=True):
+        if isinstance(reply, redis.exceptions.ResponseError):
+            raise WrongKeyType(key.decode()) from reply
+    for (name, count), found in zip(partitions.items(), replies[-1], strict=True):
+        if int(found) != count:
+            raise SchemaMismatch(f"partitions of {name}:", int(found), count)
 
 
 async def read_types(store: Store) -> dict[str, int]:

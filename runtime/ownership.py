@@ -12,7 +12,7 @@ import anyio
 from ..journal.errors import KeylaneError, SchemaMismatch, StoreError, StoreUnavailable, WrongKeyType
 from ..journal.leases import acquire, announce, observe, release, withdraw, withdraw_dead
 from ..journal.tenure import Acquired, Announcement, Observation, lease_clock
-from ..journal.types_registry import register_type
+from ..journal.types_registry import register_types
 from .assignment import PartitionId, desired
 from .liveness import LeaseWatch, Neighbours, Verdict
 from .partition import Partition, Phase
@@ -107,8 +107,9 @@ class Ownership:
         Raises:
             SchemaMismatch: The namespace has another count.
         """
-        for each in self._app.objects.values():
-            await register_type(self._store, each.name, partitions_of(each, self._settings), each.owner)
+        hosted = self._app.objects.values()
+        counts = {each.name: partitions_of(each, self._settings) for each in hosted}
+        await register_types(self._store, counts, {each.name: each.owner for each in hosted})
 
     async def run(self) -> None:
         """Look around, take and hand over, until cancelled."""

@@ -16,7 +16,7 @@ import anyio
 
 from ..journal import operations
 from ..journal.batch import Commit
-from ..journal.due import read_due
+from ..journal.due import Due, read_all_due
 from ..journal.errors import KeylaneError, StoreUnavailable, Suspended
 from .partition import Partition, Phase
 
@@ -92,9 +92,8 @@ class Timers:
             self._changed.clear()
             now = time.monotonic()
             ready = self._pop(now)
-            for partition in ready:
-                await self.ask(partition)
             if ready:
+                await self.ask(ready)
                 continue
             pause = min(self._ask_times.values(), default=math.inf) - now
             with anyio.move_on_after(min(max(pause, 0.001), LONGEST_SLEEP_SECONDS)):
@@ -106,20 +105,25 @@ class Timers:
             del self._ask_times[partition]
         return [partition for partition in due if partition.phase in (Phase.OPEN, Phase.OPENING)]
 
-    async def ask(self, partition: Partition) -> None:
-        """Ask the store what is due in a partition, and wake it; never raises for what the store says."""
+    async def ask(self, partitions: list[Partition]) -> None:
+        """Ask the store what is due, and wake it; never raises for what the store says."""
         # A wait that begins while the question is under way is not what the answer is about.
-        asked_for = dict(partition.waiting)
+        asked_for = [dict(partition.waiting) for partition in partitions]
         try:
-            due = await read_due(self._store, partition.space, DUE_AT_ONCE)
+            answers = await read_all_due(self._store, [partition.space for partition in partitions], DUE_AT_ONCE)
         except StoreUnavailable as error:
-            logger.info("%s: due times not readable now: %s", partition.space, error)
-            self._ask_at(partition, time.monotonic() + 1.0)
+            logger.info("due times are not readable now: %s", error)
+            for partition in partitions:
+                self._ask_at(partition, time.monotonic() + 1.0)
             return
-        except KeylaneError as error:
-            # The sweep asks again.
-            logger.error("%s: what is due can't be read: %s", partition.space, error)  # noqa: TRY400, it says all
-            return
+        for partition, waits, due in zip(partitions, asked_for, answers, strict=True):
+            if isinstance(due, KeylaneError):
+                # The sweep asks again.
+                logger.error("%s: what is due can't be read: %s", partition.space, due)
+            else:
+                self._take(partition, waits, due)
+
+    def _take(self, partition: Partition, asked_for: dict[bytes, Callable[[], None]], due: Due) -> None:
         partition.saw_time(due.now_ms)
         for raw_id in due.ids:
             if partition.waiting.get(raw_id) is asked_for.get(raw_id):

@@ -201,8 +201,7 @@ class Worker:
 
     async def look_for_due(self) -> None:
         """Ask the store now what time it is in each partition and what is due by it, as the sweep does each second."""
-        for partition in self._ownership.partitions:
-            await self._timers.ask(partition)
+        await self._timers.ask(self._ownership.partitions)
 
     def lost(self, partition: Partition) -> None:
         """Take note that a tenure ended."""

@@ -16,7 +16,7 @@ from keylane.journal.keyspace import registry_key
 from keylane.journal.leases import acquire
 from keylane.journal.store import Store
 from keylane.journal.tenure import VACANT, Acquired
-from keylane.journal.types_registry import register_type
+from keylane.journal.types_registry import register_types
 
 pytestmark = pytest.mark.anyio
 
@@ -28,8 +28,8 @@ ID = b"0123456789abcdef"
 @pytest.fixture
 async def store(each_store_url: str, namespace: str) -> AsyncIterator[Store]:
     async with Store(each_store_url, namespace=namespace) as store:
-        await register_type(store, "Order", 3, "tests")
-        await register_type(store, "Till", 2, "tests")
+        await register_types(store, {"Order": 3}, {"Order": "tests"})
+        await register_types(store, {"Till": 2}, {"Till": "tests"})
         yield store
 
 
@@ -125,7 +125,7 @@ async def test_a_namespace_that_looks_like_a_pattern_is_taken_as_it_is(each_stor
     """Its own keys are found, and those that it would match are not."""
     mine, other = f"{namespace}[a]*?\\", f"{namespace}a"
     async with Store(each_store_url, namespace=mine) as store:
-        await register_type(store, "Order", 1, "tests")
+        await register_types(store, {"Order": 1}, {"Order": "tests"})
         own, foreign = store.space("Order", 0), Store(each_store_url, namespace=other).space("Order", 0)
         for space in (own, foreign):
             await store.call("SET", space.result(ID), b"outcome", "PX", 2 * HOUR_MS)

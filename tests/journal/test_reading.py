@@ -40,7 +40,7 @@ from keylane.journal.requests import Request, RequestKind
 from keylane.journal.store import Store
 from keylane.journal.tenure import VACANT, Tenure
 from keylane.journal.transitions import Status
-from keylane.journal.types_registry import register_type
+from keylane.journal.types_registry import register_types
 
 pytestmark = pytest.mark.anyio
 
@@ -101,7 +101,7 @@ class Journal:
 @pytest.fixture
 async def journal(store_url: str, namespace: str) -> AsyncIterator[Journal]:
     async with Store(store_url, namespace=namespace) as store:
-        await register_type(store, "Order", 16, "refunds-oncall")
+        await register_types(store, {"Order": 16}, {"Order": "refunds-oncall"})
         space = store.space("Order", 3)
         acquired = await acquire(store, space, VACANT, partitions=16, worker="w1", machine="m", patience_seconds=3)
         assert acquired is not None

@@ -37,7 +37,7 @@ from keylane.journal.outcomes import Failure, Outcome, Refused, Rejected, Replay
 from keylane.journal.records import Paused, PauseReason
 from keylane.journal.requests import Request, RequestKind, ResumeOrder
 from keylane.journal.store import Store
-from keylane.journal.types_registry import register_type
+from keylane.journal.types_registry import register_types
 from keylane.objects.context import ObjectContext, SharedContext
 from keylane.objects.settings import Settings
 from keylane.objects.virtual_object import VirtualObject
@@ -107,7 +107,7 @@ def owner(store: Store) -> HandOwner:
 @pytest.fixture
 async def known(store: Store) -> None:
     """The namespace knows the type, as after its first worker."""
-    await register_type(store, "Order", PARTITIONS, "refunds-oncall")
+    await register_types(store, {"Order": PARTITIONS}, {"Order": "refunds-oncall"})
 
 
 @asynccontextmanager
@@ -186,7 +186,7 @@ async def test_type_may_appear_after_it_was_unknown(client: Client, owner: HandO
     """That a type was unknown is not remembered."""
     with pytest.raises(UnknownObject):
         await client.call("Order", KEY, "refund", timeout=10)
-    await register_type(store, "Order", PARTITIONS, "books")
+    await register_types(store, {"Order": PARTITIONS}, {"Order": "books"})
 
     async with answering(owner, DONE):
         assert await client.call("Order", KEY, "refund", timeout=10)
@@ -195,7 +195,7 @@ async def test_type_may_appear_after_it_was_unknown(client: Client, owner: HandO
 @pytest.mark.anyio
 async def test_namespace_decides_the_number_of_partitions(client: Client, store: Store) -> None:
     """A declaration that was changed since the first use does not send requests elsewhere."""
-    await register_type(store, "Order", 1, "books")
+    await register_types(store, {"Order": 1}, {"Order": "books"})
     async with answering(HandOwner(store, store.space("Order", 0)), DONE):
         assert await client.call(refund, KEY, Ask(Decimal(1)), timeout=10) == Done("r-1")
 
