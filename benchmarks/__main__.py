@@ -15,6 +15,7 @@ from rich.console import Console
 
 from keylane import Client
 from keylane.journal.embedded import EmbeddedStore
+from keylane.runtime import collector
 
 from . import engine, floor
 from .caller import measure_elsewhere
@@ -125,6 +126,11 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--uvloop", action="store_true", help="run on uvloop")
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a target is missed")
+    parser.add_argument(
+        "--default-collector",
+        action="store_true",
+        help="leave Python's garbage collector as it is, instead of setting it as `keylane worker` does",
+    )
     given = parser.parse_args()
     if unknown := set(given.names) - set(NAMES):
         parser.error(f"no such row: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
@@ -134,6 +140,8 @@ def main() -> int:
         divisor=4 if given.quick else 1,
         use_uvloop=given.uvloop,
     )
+    if not given.default_collector:
+        collector.relax()
     rows, described = anyio.run(measure, options, backend_options={"use_uvloop": given.uvloop})
     if given.json:
         print(as_json(rows, described))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import platform
 import time
@@ -26,6 +27,7 @@ async def facts(store_url: str) -> dict[str, str]:
         "machine": f"{platform.system()} {platform.release()}, {platform.machine()}, {_processor()}",
         "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "collector": "thresholds " + "/".join(map(str, gc.get_threshold())),
         "event loop": type(asyncio.get_running_loop()).__module__.split(".")[0],
         "libraries": ", ".join(f"{name} {found}" for name in LIBRARIES if (found := _version(name))),
         "server": await _server(store_url),

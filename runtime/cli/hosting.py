@@ -18,6 +18,7 @@ from ...journal.errors import KeylaneError
 from ...journal.safety import advice, promise, read_facts
 from ...journal.urls import parse_store_url
 from ...objects.app import App, load_app
+from .. import collector
 from ..runtime import Runtime
 from .output import leave_now, write_json, write_line
 from .shell import ExitCode, Shell, WrongUse
@@ -93,6 +94,7 @@ async def host(shell: Shell, hosting: Hosting) -> ExitCode:
     if hosting.ready_fd is not None:
         _check_descriptor(hosting.ready_fd)
     app = load(hosting.reference)
+    collector.relax()
     ending = Ending()
     with ending.listening():
         try:
