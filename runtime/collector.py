@@ -1,8 +1,9 @@
 """Python's garbage collector in a process that is a worker and nothing else.
 
-An invocation makes some fifty short-lived objects that reference counting frees, and each resident lane a few that stay.
-With Python's own thresholds the collector walks all of those that stay again and again: on three steps with distinct keys
-that was a fifth of the processor time, and pauses of 50 ms (`python -m benchmarks steps --default-collector`).
+An invocation makes some fifty short-lived objects that reference counting frees, and each resident lane a few that
+stay. With Python's own thresholds the collector walks all of those that stay again and again: on three steps with
+distinct keys that was a fifth of the processor time, and pauses of 50 ms (`python -m benchmarks steps
+--default-collector`).
 """
 
 from __future__ import annotations
