@@ -73,6 +73,12 @@ def environment(more: Mapping[str, str] | None) -> dict[str, str]:
     return {**clean, "PYTHONPATH": path, **FAST, **(more or {})}
 
 
+def heed_signals() -> None:
+    """Give the signals that end a command their usual meaning."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Command:
     """A command that runs until it is told to end.
 
@@ -99,6 +105,8 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
             pass_fds=pass_fds,
+            # Tests may run where interrupts are ignored, as in the background of a shell, and a child inherits that.
+            preexec_fn=heed_signals,  # noqa: PLW1509, nothing else is done between fork and exec
         )
         self.lines: list[str] = []
         self.errors: list[str] = []
