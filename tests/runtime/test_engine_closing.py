@@ -134,16 +134,19 @@ async def test_a_namespace_that_breaks_the_hash_tag_is_refused(store_url: str, n
 
 async def test_two_runtimes_of_one_process_share_the_partitions(store_url: str, namespace: str) -> None:
     """They are two workers like any others."""
+    # So many that chance gives each of them some.
+    wide: Any = VirtualObject("Wide", owner="tests", partitions=24)
+    served = wide.handler(name="fine")(fine.function)
     async with (
-        Runtime([door], store=store_url, namespace=namespace) as first,
-        Runtime([door], store=store_url, namespace=namespace) as second,
+        Runtime([wide], store=store_url, namespace=namespace) as first,
+        Runtime([wide], store=store_url, namespace=namespace) as second,
     ):
         with anyio.fail_after(10):
             while not (first.worker.partitions and second.worker.partitions):
                 await anyio.sleep(0.01)
         for number in range(20):
             client = (first, second)[number % 2].client
-            assert await client.call(fine, f"acme/{number}", timeout=10) == "fine"
+            assert await client.call(served, f"acme/{number}", timeout=10) == "fine"
 
 
 async def test_a_caller_in_flight_is_told_when_the_runtime_closes(store_url: str, namespace: str) -> None:
