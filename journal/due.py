@@ -28,20 +28,6 @@ class Due:
     next_in_ms: int | None
 
 
-async def read_due(store: Store, space: PartitionSpace, limit: int) -> Due:
-    """Ask what is due.
-
-    Raises:
-        StoreUnavailable: The store is away.
-        SchemaMismatch: The partition was written by another release.
-        WrongKeyType: A foreign key stands where the owner or the due times belong.
-    """
-    try:
-        return _due(await store.fcall("due", [space.owner, space.due], [limit], read_only=True))
-    except Refusal as refused:
-        raise _named(refused, space) from refused
-
-
 async def read_all_due(store: Store, spaces: Sequence[PartitionSpace], limit: int) -> list[Due | KeylaneError]:
     """Ask many partitions in one turn.
 

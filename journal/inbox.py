@@ -52,7 +52,7 @@ class Submission:
         limit_seconds: How long to try.
     """
 
-    __slots__ = ("_deadline", "_delay", "_done", "_request", "_space", "_store", "_timer", "_why")
+    __slots__ = ("_deadline", "_delay", "_done", "_request", "_space", "_store", "_timer")
 
     def __init__(
         self,
@@ -69,7 +69,6 @@ class Submission:
         self._deadline = asyncio.get_running_loop().time() + limit_seconds
         self._delay = RESUBMIT_FIRST_SECONDS
         self._timer: asyncio.TimerHandle | None = None
-        self._why = "no answer"
         self._send()
 
     def cancel(self) -> None:
@@ -121,7 +120,6 @@ class Submission:
         if left <= 0:
             self._finish(StoreUnavailable(self._store.url, f"{why}; whether the request was taken in is unknown"))
             return
-        self._why = why
         self._timer = loop.call_later(min(self._delay, left), self._send)
         self._delay = min(self._delay * 2, RESUBMIT_CAP_SECONDS)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..journal.key import format_id
 from ..journal.outcomes import Outcome
 from ..journal.records import Record
 
@@ -98,7 +97,3 @@ class Invocation:
         listeners, self.listeners = self.listeners, []
         for listener in listeners:
             listener(outcome)
-
-    def text_id(self, type_name: str, partition: int) -> str:
-        """Return the id as users see it."""
-        return format_id(type_name, partition, self.raw_id)

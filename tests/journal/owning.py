@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from keylane.journal.batch import Commit, Operation
+from keylane.journal.due import Due, read_all_due
+from keylane.journal.errors import KeylaneError
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.leases import acquire, observe
 from keylane.journal.link import Connection
@@ -147,3 +149,11 @@ async def next_batch(owner: Owner) -> None:
     number = owner.writer.number
     while owner.writer.number == number:
         await asyncio.sleep(0)
+
+
+async def read_due(store: Store, space: PartitionSpace, limit: int) -> Due:
+    """Ask one partition what is due; an error is raised."""
+    (due,) = await read_all_due(store, [space], limit)
+    if isinstance(due, KeylaneError):
+        raise due
+    return due

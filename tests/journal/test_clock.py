@@ -10,13 +10,13 @@ import pytest
 
 from keylane.journal import clock
 from keylane.journal.clock import shift_clock
-from keylane.journal.due import read_due
 from keylane.journal.errors import SchemaMismatch, WrongKeyType
 from keylane.journal.keyspace import registry_key
 from keylane.journal.leases import acquire
 from keylane.journal.store import Store
 from keylane.journal.tenure import VACANT, Acquired
 from keylane.journal.types_registry import register_types
+from tests.journal.owning import read_due
 
 pytestmark = pytest.mark.anyio
 

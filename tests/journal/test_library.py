@@ -15,7 +15,6 @@ import redis
 
 from keylane.journal import operations
 from keylane.journal.batch import Commit
-from keylane.journal.due import read_due
 from keylane.journal.embedded import bundled_binary
 from keylane.journal.key import new_invocation_id
 from keylane.journal.leases import acquire
@@ -24,6 +23,7 @@ from keylane.journal.store import Refusal, Store
 from keylane.journal.tenure import VACANT, Acquired
 from tests.faults.harness import StoreServer, eventually
 from tests.journal.lua_text import complaints, functions_of, tokens_of
+from tests.journal.owning import read_due
 from tests.plain import plain
 
 COMMON = "common"

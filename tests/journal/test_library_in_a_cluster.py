@@ -13,7 +13,6 @@ import pytest
 import redis
 
 from keylane.journal.batch import Batch, Commit, build_batch
-from keylane.journal.due import read_due
 from keylane.journal.embedded import bundled_binary
 from keylane.journal.inbox import START, read_after, submit
 from keylane.journal.key import new_invocation_id
@@ -34,6 +33,7 @@ from tests.journal.every_operation import (
     letters_known,
     letters_used,
 )
+from tests.journal.owning import read_due
 
 pytestmark = pytest.mark.anyio
 
