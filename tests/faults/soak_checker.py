@@ -37,7 +37,11 @@ def check_counter(operations: Sequence[Operation], final: int) -> list[str]:
     answered = [each for each in operations if each.is_answered]
     adds = [each for each in answered if each.kind is Kind.ADD]
     unseen = [each for each in operations if each.may_have_run]
-    wrong = [f"{each} is not between 0 and {final}" for each in answered if not 0 <= each.value <= final]
+    wrong = [
+        f"{each} is not between {lowest} and {final}"
+        for each in answered
+        if not (lowest := int(each.kind is Kind.ADD)) <= each.value <= final
+    ]
     wrong += _doubled(adds)
     wrong += _overtaken(answered)
     missing = sorted(set(range(1, final + 1)) - {each.value for each in adds})

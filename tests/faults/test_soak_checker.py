@@ -46,6 +46,7 @@ RIGHT = {
 }
 
 WRONG = {
+    "an add that answers what was before it": ([call("a", 1, 2, 0), lost("b", 1)], 1),
     "a value twice": ([call("a", 1, 4, 1), call("b", 2, 3, 1)], 2),
     "an answer that is lost": ([call("a", 1, 2, 1), call("b", 3, 4, 2)], 1),
     "counted twice": ([call("a", 1, 2, 1)], 2),
