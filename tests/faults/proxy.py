@@ -31,6 +31,7 @@ class _Rules:
     refuse: bool = False
     only: str | None = None
     drop_replies: bool = False
+    keep_back: bool = False
     cut_after: int | None = None
     requests: asyncio.Event = field(default_factory=asyncio.Event)
     replies: asyncio.Event = field(default_factory=asyncio.Event)
@@ -59,6 +60,7 @@ class Proxy:
         self.cuts = 0
         self.held = 0
         self._open: set[_Connection] = set()
+        self._kept: list[_Connection] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._server: asyncio.Server | None = None
@@ -134,6 +136,29 @@ class Proxy:
 
         self._do(change)
 
+    def keep_back(self, *, only: str | None = None) -> None:
+        """Keep the next requests of one connection back and cut its client off, as if they were long on their way."""
+
+        def change() -> None:
+            self.rules.only = only
+            self.rules.keep_back = True
+
+        self._do(change)
+
+    @property
+    def keeps(self) -> int:
+        """How many connections' requests are kept back."""
+        return len(self._kept)
+
+    def deliver_late(self) -> bytes:
+        """Let what was kept back reach the server, and return what the server says to it."""
+
+        async def deliver() -> bytes:
+            kept, self._kept = self._kept, []
+            return b"".join([await connection.deliver_late() for connection in kept])
+
+        return self._run(deliver())
+
     def cut_after(self, reply_bytes: int, *, only: str | None = None) -> None:
         """Let this many more bytes of answers through, then cut the connection, once."""
 
@@ -149,6 +174,7 @@ class Proxy:
         def change() -> None:
             self.rules.refuse = False
             self.rules.drop_replies = False
+            self.rules.keep_back = False
             self.rules.cut_after = None
             self.rules.requests.set()
             self.rules.replies.set()
@@ -181,6 +207,8 @@ class Proxy:
             self._server.close()
         # Whatever is held back goes nowhere any more, and each connection ends by itself.
         self._cut(None)
+        for connection in self._kept:
+            connection.give_up()
         self.rules.requests.set()
         self.rules.replies.set()
         while self._open:
@@ -195,21 +223,27 @@ class Proxy:
         except OSError:
             writer.transport.abort()
             return
-        connection = _Connection(self, writer, upstream_writer)
+        connection = _Connection(self, writer, upstream_reader, upstream_writer)
         self._open.add(connection)
         try:
-            await connection.run(reader, upstream_reader)
+            await connection.run(reader)
         finally:
             self._open.discard(connection)
             connection.cut()
+            if connection.kept:
+                self._kept.append(connection)
 
 
 class _Connection:
     """Two pumps between a client and the server."""
 
-    def __init__(self, proxy: Proxy, client: asyncio.StreamWriter, upstream: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, proxy: Proxy, client: asyncio.StreamWriter, replies: asyncio.StreamReader, upstream: asyncio.StreamWriter
+    ) -> None:
+        self.kept = b""
         self._proxy = proxy
         self._client = client
+        self._replies = replies
         self._upstream = upstream
         self._verbs: set[str] = set()
         self._tail = b""
@@ -219,15 +253,28 @@ class _Connection:
         return only is None or only in self._verbs
 
     def cut(self) -> None:
-        """Close both sides without a farewell."""
+        """Close both sides without a farewell; the server's stays open while something is kept for it."""
         self._client.transport.abort()
+        if not self.kept:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Close the server's side."""
         self._upstream.transport.abort()
 
-    async def run(self, client: asyncio.StreamReader, upstream: asyncio.StreamReader) -> None:
+    async def deliver_late(self) -> bytes:
+        """Hand what was kept to the server, and return what it says."""
+        self._upstream.write(self.kept)
+        await self._upstream.drain()
+        said = await self._replies.read(CHUNK_BYTES)
+        self.give_up()
+        return said
+
+    async def run(self, client: asyncio.StreamReader) -> None:
         """Pass everything on until one side is closed."""
         pumps = [
             asyncio.ensure_future(self._pass_requests(client)),
-            asyncio.ensure_future(self._pass_replies(upstream)),
+            asyncio.ensure_future(self._pass_replies(self._replies)),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -242,6 +289,10 @@ class _Connection:
             while data := await client.read(CHUNK_BYTES):
                 verbs = self._verbs_in(data)
                 self._verbs.update(verbs)
+                if self.matches(rules.only) and rules.keep_back:
+                    rules.keep_back = False
+                    self.kept = data
+                    return
                 if self.matches(rules.only) and not rules.requests.is_set():
                     self._proxy.held += 1
                     await rules.requests.wait()

@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,9 +164,10 @@ class Faults:
         seed: Decides what happens, to whom, and how long it is until the next.
         server: The store.
         slots: Everybody who may be hurt.
+        only: The names of what may happen; everything where none are given.
     """
 
-    def __init__(self, seed: str, server: StoreServer, slots: list[Slot]) -> None:
+    def __init__(self, seed: str, server: StoreServer, slots: list[Slot], only: Collection[str] = ()) -> None:
         self.counts: Counter[str] = Counter()
         self.log: list[str] = []
         self._seed = seed
@@ -187,6 +188,8 @@ class Faults:
             self.restart_store: 2,
             self.stop_store: 1,
         }
+        if only:
+            self._hurts = {hurt: weight for hurt, weight in self._hurts.items() if hurt.__name__ in only}
 
     async def run(self, seconds: float, *, pause_seconds: float = 0.5) -> None:
         """Cause faults, several at a time, and end when all of them are over."""
@@ -297,9 +300,12 @@ class Deployment:
         seed: Decides everything that is decided by chance.
         namespace: The run's namespace.
         load: How much is asked for.
+        only: The names of what may go wrong; everything where none are given.
     """
 
-    def __init__(self, folder: Path, seed: str, namespace: str, load: Load) -> None:
+    def __init__(
+        self, folder: Path, seed: str, namespace: str, load: Load, *, only: Collection[str] = ()
+    ) -> None:  # fmt: skip
         self.folder = folder
         self.server = StoreServer()
         common = [
@@ -308,7 +314,7 @@ class Deployment:
         ]
         names = [f"w{number}" for number in range(load.workers)] + [f"c{number}" for number in range(load.callers)]
         self.slots = [Slot(name, self.server, common, random.Random(f"{seed} {name}"), folder) for name in names]
-        self.faults = Faults(seed, self.server, self.slots)
+        self.faults = Faults(seed, self.server, self.slots, only)
         self._stack = ExitStack()
 
     async def __aenter__(self) -> Self:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from keylane.journal import store
-from keylane.journal.batch import CommitDone, Operation
-from keylane.journal.library import Library, library
 from keylane.journal.operations import Delta, StateChange
 from keylane.runtime import reads
 from keylane.runtime.lane import Lane, apply
 
 from .harness import StoreServer
+from .mutants import FENCE, GAP, REPEAT, answer_at_once, without
 from .proxy import Proxy
 from .test_batches import (
     Owner,
@@ -37,21 +35,6 @@ from .test_gate import test_a_shared_read_sees_nothing_that_is_not_durable as ea
 pytestmark = pytest.mark.anyio
 
 Guarded = Callable[..., Awaitable[None]]
-
-FENCE = "if held[1] ~= argv[1] or held[2] ~= argv[2] then"
-REPEAT = "if number <= last then"
-GAP = "if number > last + 1 or held[7] ~= argv[5] then"
-
-
-def without(*conditions: str) -> Library:
-    """Return the library with conditions that never hold, under a name of its own."""
-    whole = library()
-    code = whole.code
-    for condition in conditions:
-        assert condition in code
-        code = code.replace(condition, "if false then")
-    weak = whole.name.replace("keylane_", "keylane_0")
-    return dataclasses.replace(whole, name=weak, prefix=f"{weak}_", code=code.replace(whole.name, weak))
 
 
 @pytest.mark.parametrize(
@@ -122,16 +105,7 @@ async def test_without_the_gate_before_answers_its_test_fails(
     proxy: Proxy, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Answers that don't wait for their commit are noticed."""
-    commit = Lane.commit
-
-    def commit_and_answer(
-        lane: Lane, writes: list[Operation], delta: Delta | None = None, done: CommitDone | None = None
-    ) -> None:
-        commit(lane, writes, delta)
-        if done is not None:
-            done(0, None)
-
-    monkeypatch.setattr(Lane, "commit", commit_and_answer)
+    monkeypatch.setattr(Lane, "commit", answer_at_once)
     async with hosting(proxy, namespace) as runtime:
         with pytest.RaisesGroup(AssertionError, flatten_subgroups=True):
             await early_answer(runtime, proxy)

@@ -15,6 +15,9 @@ from typing import Any, Self
 
 from .fault_points import VARIABLE
 from .harness import eventually
+from .mutants import VARIABLE as MUTANT
+from .mutants import Mutant
+from .soak_history import HistoryFile, Kind
 
 ROOT = Path(__file__).parents[2]
 END_SECONDS = 10.0
@@ -35,16 +38,19 @@ class ChildProcess:
         module: What it runs.
         arguments: Its arguments.
         environment: What is added to ours.
+        is_told: Whether it reads what `tell` says.
     """
 
-    def __init__(self, module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], *, is_told: bool = False
+    ) -> None:
         inherited = os.environ.get("PYTHONPATH", "")
         path = os.pathsep.join(filter(None, [str(ROOT / "src"), str(ROOT), inherited]))
         self._process = subprocess.Popen(
             [sys.executable, "-X", "faulthandler", "-m", module, *arguments],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": path, **environment},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if is_told else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -133,6 +139,8 @@ class ChildProcess:
         if self.returncode is None:
             self._process.kill()
         self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         for reader in self._readers:
             reader.join(END_SECONDS)
 
@@ -144,6 +152,12 @@ class ChildProcess:
     def go_on(self) -> None:
         """SIGCONT it."""
         os.kill(self.pid, signal.SIGCONT)
+
+    def tell(self, line: str) -> None:
+        """Write a line to its stdin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        self._process.stdin.flush()
 
     def terminate(self) -> None:
         """SIGTERM it: it drains and ends."""
@@ -176,6 +190,35 @@ class WorkerProcess(ChildProcess):
     ) -> None:
         arguments = ["--store", store_url, "--namespace", namespace, "--app", app]
         super().__init__("tests.faults.worker_main", arguments, environment_of(settings, faults))
+
+
+class PuppetProcess(ChildProcess):
+    """A worker that makes the calls that it is told to make, and notes their history.
+
+    Args:
+        store_url: The store.
+        namespace: The test's namespace.
+        history: The file of the history.
+        mutant: Which safeguard it lacks.
+        faults: What goes wrong inside, as `fault_points` reads it.
+    """
+
+    def __init__(
+        self, store_url: str, namespace: str, history: Path, *, mutant: Mutant = Mutant.NONE, faults: str = ""
+    ) -> None:
+        arguments = ["--store", store_url, "--namespace", namespace, "--history", str(history)]
+        environment = environment_of(None, faults) | {MUTANT: mutant}
+        super().__init__("tests.faults.puppet_main", arguments, environment, is_told=True)
+        self.history = HistoryFile(history)
+
+    def call(self, kind: Kind, key: str) -> None:
+        """Have it make a call."""
+        self.tell(f"{kind} {key}")
+
+    @property
+    def answered(self) -> int:
+        """How many of its calls have an answer."""
+        return sum(each.is_answered for each in self.history.read())
 
 
 class CallerProcess(ChildProcess):
