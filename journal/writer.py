@@ -270,7 +270,7 @@ class Committer:
         self._on_wire -= len(batch.commits)
         turn.unanswered -= 1
         if writer.lost is None:
-            self._take(writer, batch, reply)
+            self._take(turn, writer, batch, reply)
         if not turn.unanswered:
             self._turns_in_flight -= 1
         if self._refused and not writer.on_wire and writer in self._refused:
@@ -278,7 +278,7 @@ class Committer:
         if writer.queued or writer.resending or not turn.unanswered:
             self._wake_after(writer)
 
-    def _take(self, writer: PartitionWriter, batch: Batch, reply: Any) -> None:
+    def _take(self, turn: _Turn, writer: PartitionWriter, batch: Batch, reply: Any) -> None:
         answer = classify(reply)
         match answer:
             case Answer.APPLIED:
@@ -290,7 +290,7 @@ class Committer:
                 logger.error("%s: the store has lost writes: batch %d is answered %s", writer.name, batch.number, reply)
                 writer.lose(StoreError(f"{writer.name}: the store has lost writes that it had confirmed"))
             case Answer.SEND_AGAIN:
-                self._note_failure(writer, batch, reply)
+                self._note_failure(turn, writer, batch, reply)
                 writer.resending = True
             case Answer.FENCED:
                 logger.warning("%s: fenced: %s", writer.name, reply)
@@ -301,12 +301,14 @@ class Committer:
             case _:
                 assert_never(answer)
 
-    def _note_failure(self, writer: PartitionWriter, batch: Batch, reply: Any) -> None:
+    def _note_failure(self, turn: _Turn, writer: PartitionWriter, batch: Batch, reply: Any) -> None:
         text = str(reply)
         if "Function not found" in text:
             # It goes out ahead of the batch that is sent again; that it is there already is as good an answer.
             self._link.submit(("FUNCTION", "LOAD", self._code), _ignore)
-        if not _is_gap(reply):
+        if not _is_gap(reply) and not turn.has_failed:
+            # One lost connection is one failure, however many partitions had a batch on it.
+            turn.has_failed = True
             self._failures = min(self._failures + 1, 10)
         logger.info("%s: batch %d will be sent again: %s", writer.name, batch.number, reply)
 
@@ -324,12 +326,13 @@ def _is_gap(reply: Any) -> bool:
 
 
 class _Turn:
-    """Counts the batches of one turn that are still unanswered."""
+    """Counts the batches of one turn that are still unanswered, and knows whether one has to be sent again."""
 
-    __slots__ = ("unanswered",)
+    __slots__ = ("has_failed", "unanswered")
 
     def __init__(self, unanswered: int) -> None:
         self.unanswered = unanswered
+        self.has_failed = False
 
 
 def _tell(commit: Commit, now: int, error: BaseException | None) -> None:
