@@ -51,6 +51,7 @@ class Proxy:
         calls: How many calls of each verb have reached the server.
         cuts: How many connections were cut.
         held: How many times a request had to wait.
+        replied: How many bytes have come back from the server.
     """
 
     def __init__(self, upstream: Path, listen: Path) -> None:
@@ -59,6 +60,7 @@ class Proxy:
         self.calls: Counter[str] = Counter()
         self.cuts = 0
         self.held = 0
+        self.replied = 0
         self._open: set[_Connection] = set()
         self._kept: list[_Connection] = []
         self._loop = asyncio.new_event_loop()
@@ -310,6 +312,7 @@ class _Connection:
         rules = self._proxy.rules
         with contextlib.suppress(OSError):
             while data := await upstream.read(CHUNK_BYTES):
+                self._proxy.replied += len(data)
                 if self.matches(rules.only):
                     await rules.replies.wait()
                     if rules.drop_replies:
