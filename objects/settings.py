@@ -32,7 +32,9 @@ class Settings(BaseSettings):
     lease_seconds: Seconds = Field(3.0, description="How long a silent owner keeps its partitions.")
     renewal_seconds: Seconds = Field(1.0, description="How often an owner renews; less than half of the lease.")
     sweep_seconds: Seconds = Field(1.0, description="How often a worker looks for what no hint has told it.")
-    lane_slots: Count = Field(256, description="Exclusive invocations that one worker runs at a time.")
+    lane_slots: Count = Field(
+        256, description="Exclusive invocations that one worker runs at a time; an eighth more for tenants that wait."
+    )
     blocking_threads: Count = Field(40, description="Plain `def` handlers that one worker runs at a time.")
     backlog_per_key: Count = Field(1_000, description="Invocations that may wait in one lane.")
     drain_limit_seconds: Seconds = Field(30.0, description="How long a stopping worker waits for running work.")

@@ -131,7 +131,7 @@ class Intake:
         lane = invocation.lane = partition.lane(key_text)
         if len(lane.queue) >= partition.backlog:
             raise Overloaded(BACKLOG_RETRY_SECONDS)
-        if partition.has_in_hand(self._calls_max):
+        if partition.has_in_hand(self._calls_max) and partition.has_its_share(self._calls_max, lane.key.tenant):
             raise Overloaded(WORKER_RETRY_SECONDS, "this worker has as many calls in hand as it may")
         if idempotency_key is not None:
             self._claims.claim(lane, invocation, basis, idempotency_key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -148,6 +149,8 @@ class Partition:
         self._unread: dict[str, float] = {}
         self._still = 0
         self._still_counted_at = 0.0
+        self._shares: Counter[str] = Counter()
+        self._shares_counted_at = 0.0
         self._time_ms = self._told_ms = now_ms
         self._time_seen_at = time.monotonic()
         self._lease_is_valid: Callable[[], bool] = _never
@@ -321,6 +324,15 @@ class Partition:
         it that sets them going.
         """
         return len(self.open) >= count and len(self.open) - self._standing_still() >= count
+
+    def has_its_share(self, count: int, tenant: str) -> bool:
+        """Return whether a tenant has its part of so many invocations in hand, all that have some counted alike."""
+        now = time.monotonic()
+        if now - self._shares_counted_at > STILL_SECONDS:
+            self._shares = Counter(each.lane.key.tenant for each in self.open.values())
+            self._shares_counted_at = now
+        tenants = len(self._shares) + (tenant not in self._shares)
+        return self._shares[tenant] * tenants >= count
 
     def _standing_still(self) -> int:
         now = time.monotonic()

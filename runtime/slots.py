@@ -1,17 +1,19 @@
 """Lane slots: long-lived tasks that take ready lanes, as many as the worker's concurrency.
 
 Nothing is spawned per invocation. A slot whose handler waits for its next attempt lends its place to another one, so
-that waiting costs no concurrency.
+that waiting costs no concurrency. Where slots are scarce, tenants take turns, and one that comes anew while others wait
+gets a slot over the limit, of which there are a few.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from .turns import Turns
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -20,6 +22,9 @@ logger = logging.getLogger("keylane.worker")
 
 Work = TypeVar("Work")
 
+#: This part of the limit comes on top of it for tenants that find all slots taken and others waiting: else who asks for
+#: one thing waits for as long as the handlers of somebody who asks for thousands.
+NEWCOMERS_PART = 8
 #: After so many pieces of work that were ready at once, the loop gets a turn.
 TURNS_WITHOUT_PAUSE = 32
 
@@ -30,14 +35,18 @@ class Slots(Generic[Work]):
     Args:
         limit: How many handlers run at once.
         turn: Does a piece of work, such as a few invocations of a lane; must not raise.
+        tenant_of: Says whose a piece of work is: where slots are scarce, tenants take turns.
         tasks: Where the slots' tasks live.
     """
 
-    def __init__(self, limit: int, turn: Callable[[Work], Awaitable[None]], tasks: TaskGroup) -> None:
+    def __init__(
+        self, limit: int, turn: Callable[[Work], Awaitable[None]], tenant_of: Callable[[Work], str], tasks: TaskGroup
+    ) -> None:
         self._limit = limit
+        self._limit_for_newcomers = limit + max(limit // NEWCOMERS_PART, 1)
         self._turn = turn
         self._tasks = tasks
-        self._ready: deque[Work] = deque()
+        self._ready: Turns[Work] = Turns(tenant_of)
         self._idle: list[asyncio.Future[Work]] = []
         self._slots = 0
         self._lent = 0
@@ -71,7 +80,11 @@ class Slots(Generic[Work]):
             if not idle.done():
                 idle.set_result(work)
                 return
-        self._ready.append(work)
+        if self._ready and self._slots - self._lent < self._limit_for_newcomers and not self._ready.has(work):
+            self._slots += 1
+            self._tasks.start_soon(self._run, work)
+            return
+        self._ready.put(work)
         self._grow()
 
     def _grow(self) -> None:
@@ -79,13 +92,18 @@ class Slots(Generic[Work]):
             self._slots += 1
             self._tasks.start_soon(self._run)
 
-    async def _run(self) -> None:
+    async def _run(self, first: Work | None = None) -> None:
         task = asyncio.current_task()
         try:
-            while self._slots - self._lent <= self._limit:
-                await self._take(await self._next())
+            work = first
+            while True:
+                await self._take(await self._next() if work is None else work)
                 if task is not None and task.cancelling():
                     await self.absorb_cancel()
+                # A slot too many ends after its turn, whichever it is: what runs in the others goes on.
+                if self._slots - self._lent > self._limit:
+                    return
+                work = None
         finally:
             self._slots -= 1
 
@@ -107,7 +125,7 @@ class Slots(Generic[Work]):
                 # Handlers that await nothing would keep the loop from everybody else for as long as there is work.
                 await asyncio.sleep(0)
         if self._ready:
-            return self._ready.popleft()
+            return self._ready.take()
         idle: asyncio.Future[Work] = asyncio.get_running_loop().create_future()
         self._idle.append(idle)
         try:

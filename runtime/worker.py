@@ -131,10 +131,10 @@ class Worker:
         return self
 
     async def _start(self, tasks: anyio.abc.TaskGroup) -> None:
-        self._slots = Slots(self._settings.lane_slots, self._execution.turn, tasks)
+        self._slots = Slots(self._settings.lane_slots, self._execution.turn, _tenant_of, tasks)
         self._execution.slots = self._slots
         self._execution.steps = Steps(self._settings, self._slots, self._timers, self._step_limiter)
-        self._reads.slots = Slots[Serving](READ_SLOTS, self._reads.serve_now, tasks)
+        self._reads.slots = Slots[Serving](READ_SLOTS, self._reads.serve_now, _asker_of, tasks)
         subscription = Subscription(
             self._store.new_connection,
             on_message=self._inboxes.hinted,
@@ -266,3 +266,11 @@ class Worker:
                 again, partition.recall_again = partition.recall_again, []
                 for ask_again in again:
                     ask_again()
+
+
+def _tenant_of(lane: Lane) -> str:
+    return lane.key.tenant
+
+
+def _asker_of(serving: Serving) -> str:
+    return serving.request.key.partition("/")[0]
