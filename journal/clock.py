@@ -51,12 +51,12 @@ async def _keys(store: Store, spaces: Collection[PartitionSpace]) -> list[bytes]
     tags = {space.tag for space in spaces}
     namespace = re.sub(r"([*?\[\]\\])", r"\\\1", store.namespace)
     found: dict[bytes, None] = {}
-    cursor = b"0"
-    while True:
-        cursor, keys = await store.call("SCAN", cursor, "MATCH", f"{{{namespace}:*", "COUNT", KEYS_AT_ONCE)
-        found.update((key, None) for key in keys if key[: key.find(b"}") + 1] in tags)
-        if cursor == b"0":
-            return list(found)
+    for node in store.nodes:
+        cursor = None
+        while cursor != b"0":
+            cursor, keys = await node.call("SCAN", cursor or b"0", "MATCH", f"{{{namespace}:*", "COUNT", KEYS_AT_ONCE)
+            found.update((key, None) for key in keys if key[: key.find(b"}") + 1] in tags)
+    return list(found)
 
 
 async def _shorten(store: Store, keys: list[bytes], by_ms: int) -> None:

@@ -35,13 +35,13 @@ async def read_all_due(store: Store, spaces: Sequence[PartitionSpace], limit: in
         For each, what is due, or the error for which it can't be read.
 
     Raises:
-        StoreUnavailable: The store is away.
+        StoreUnavailable: No server of the store can be reached.
     """
     words = [(*store.words("due", [space.owner, space.due], read_only=True), limit) for space in spaces]
-    replies = await store.together(words)
+    replies = await store.each(words)
     if any(isinstance(reply, Exception) and is_missing_function(reply) for reply in replies):
         await store.load_library()
-        replies = await store.together(words)
+        replies = await store.each(words)
     return [_answer(space, reply) for space, reply in zip(spaces, replies, strict=True)]
 
 
@@ -49,6 +49,8 @@ def _answer(space: PartitionSpace, reply: Any) -> Due | KeylaneError:
     match reply:
         case redis.exceptions.ResponseError():
             return _named(refusal(reply), space)
+        case StoreError():
+            return reply
         case Exception():
             return StoreError(str(reply))
         case _:

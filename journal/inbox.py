@@ -88,7 +88,7 @@ class Submission:
         )
         words = (*self._store.words("submit", keys), INBOX_LIMIT, request.encode())
         self._store.observer.before_send("submit", str(space), 0)
-        self._store.link.submit(words, self._answered)
+        self._store.submit(words, self._answered)
 
     def _answered(self, reply: Any) -> None:
         self._store.observer.after_answer("submit", str(self._space), 0)
@@ -101,7 +101,7 @@ class Submission:
             self._request = replace(self._request, again=True)
             self._try_again(str(reply))
         elif is_missing_function(reply):
-            self._store.link.submit(("FUNCTION", "LOAD", self._store.library.code), _ignore)
+            self._store.load_library_beside(self._space)
             self._try_again(str(reply))
         else:
             self._refused(store_error(reply, self._store.url))
@@ -240,7 +240,3 @@ def comparable(entry: bytes) -> tuple[int, int]:
     """Return an entry id as numbers that sort as the stream does."""
     time_ms, _, sequence = entry.partition(b"-")
     return int(time_ms), int(sequence or 0)
-
-
-def _ignore(reply: Any) -> None:
-    del reply

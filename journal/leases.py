@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import anyio
-import redis
 import redis.exceptions
 
+from .cluster import Cluster
+from .cluster_leases import ClusterLeases
+from .connections import sync_client_to
 from .errors import InternalError, SchemaMismatch, StoreError, StoreUnavailable, WrongKeyType
 from .keyspace import PartitionSpace, registry_key
-from .library import Library
+from .renewals import Leases, NotRenewed, Renewal, Renewed, SentinelLeases, SyncLeases, TenureLost
 from .store import Refusal, Store, is_missing_function, refusal
 from .tenure import (
     VACANT,
@@ -26,6 +27,23 @@ from .tenure import (
     lease_clock,
     new_token,
 )
+from .urls import ClusterAddress, SentinelAddress
+
+__all__ = [
+    "Leases",
+    "NotRenewed",
+    "Renewal",
+    "Renewed",
+    "SyncLeases",
+    "TenureLost",
+    "acquire",
+    "announce",
+    "observe",
+    "release",
+    "sync_leases",
+    "withdraw",
+    "withdraw_dead",
+]
 
 #: How soon an acquisition is asked for again after its answer was lost.
 ASK_AGAIN_SECONDS = 0.05
@@ -103,16 +121,18 @@ async def release(store: Store, space: PartitionSpace, tenure: Tenure) -> bool:
 async def observe(store: Store, spaces: Sequence[PartitionSpace]) -> Poll:
     """Look at many partitions in one turn.
 
+    One whose server gave no answer has `StoreUnavailable` in its place: from that nothing may be concluded about it.
+
     Raises:
-        StoreUnavailable: At least one answer did not come, so nothing may be concluded from the others' silence.
+        StoreUnavailable: No server of the store can be reached.
     """
     commands = [store.words("observe", [space.owner], read_only=True) for space in spaces]
     sent_at = lease_clock()
-    replies = await store.together(commands)
+    replies = await store.each(commands)
     if any(isinstance(reply, Exception) and is_missing_function(reply) for reply in replies):
         await store.load_library()
         sent_at = lease_clock()
-        replies = await store.together(commands)
+        replies = await store.each(commands)
     answered_at = lease_clock()
     seen = tuple(_observation(space, reply) for space, reply in zip(spaces, replies, strict=True))
     return Poll(sent_at, answered_at, seen)
@@ -182,6 +202,8 @@ def _named(refused: Refusal, space: PartitionSpace) -> Exception:
 
 
 def _observation(space: PartitionSpace, reply: Any) -> Observation | StoreError:
+    if isinstance(reply, StoreError):
+        return reply
     if isinstance(reply, redis.exceptions.ResponseError):
         named = _named(refusal(reply), space)
         return named if isinstance(named, StoreError) else StoreError(str(named))
@@ -196,95 +218,19 @@ def _text(value: bytes | None) -> str:
     return "" if value is None else value.decode(errors="replace")
 
 
-@dataclass(frozen=True, slots=True)
-class Renewed:
-    """The tenure holds its partition still."""
-
-    lease: int
-
-
-@dataclass(frozen=True, slots=True)
-class TenureLost:
-    """The partition has another owner, or none: for this tenure that is final."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class NotRenewed:
-    """No answer, or the store's own refusal: nothing is known, try again."""
-
-    why: str
-
-
-Renewal: TypeAlias = Renewed | TenureLost | NotRenewed
-
-
-class SyncLeases:
-    """The renewals of a thread, over a blocking connection that it shares with nobody.
+def sync_leases(store: Store, *, timeout_seconds: float) -> Leases:
+    """Return the renewals of a thread, over connections of its own.
 
     Args:
-        client: From `Store.new_sync_client`: its retries are off, its timeout bounds each call.
-        library: The functions.
-    """
-
-    def __init__(self, client: redis.Redis, library: Library) -> None:
-        # The stubs of the client type its pipeline only in part.
-        self._client: Any = client
-        self._renew = library.function("renew")
-        self._code = library.code
-
-    def renew(self, held: Sequence[tuple[PartitionSpace, Tenure]]) -> list[Renewal]:
-        """Raise the counters of tenures in one write; never raises for what the store does.
-
-        Returns:
-            What became of each, in order. One partition's refusal does not touch the others.
-        """
-        if not held:
-            return []
-        try:
-            replies = self._send(held)
-            if any(isinstance(reply, Exception) and is_missing_function(reply) for reply in replies):
-                self._load()
-                replies = self._send(held)
-        except (OSError, redis.exceptions.RedisError) as error:
-            return [NotRenewed(str(error))] * len(held)
-        return [_renewal(reply) for reply in replies]
-
-    def _send(self, held: Sequence[tuple[PartitionSpace, Tenure]]) -> list[Any]:
-        with self._client.pipeline(transaction=False) as pipeline:
-            for space, tenure in held:
-                pipeline.execute_command("FCALL", self._renew, 1, space.owner, tenure.epoch, tenure.token)
-            return pipeline.execute(raise_on_error=False)
-
-    def _load(self) -> None:
-        try:
-            self._client.function_load(self._code)
-        except redis.exceptions.ResponseError as error:
-            if "already exists" not in str(error):
-                raise
-
-    def close(self) -> None:
-        """Close the connection; from another thread, this ends a call that still waits."""
-        self._client.connection_pool.disconnect()
-
-
-def sync_leases(store: Store, *, timeout_seconds: float) -> SyncLeases:
-    """Return the renewals of a thread over a new connection.
-
-    Args:
-        store: The store; it need not be open.
+        store: The store; it need not be open, except that in a cluster it knows where to begin when it is.
         timeout_seconds: How long a renewal may take before it is tried over a new connection; a third of a lease
             leaves time for that.
     """
-    return SyncLeases(store.new_sync_client(timeout_seconds=timeout_seconds), store.library)
-
-
-def _renewal(reply: Any) -> Renewal:
-    match reply:
-        case int():
-            return Renewed(reply)
-        case redis.exceptions.ResponseError() if str(reply).startswith("FENCED"):
-            return TenureLost(str(reply))
-        case _:
-            return NotRenewed(str(reply))
+    match store.address:
+        case SentinelAddress() as sentinels:
+            return SentinelLeases(sentinels, store.library, timeout_seconds)
+        case ClusterAddress():
+            assert isinstance(store.topology, Cluster)
+            return ClusterLeases(store.topology, store.library, timeout_seconds)
+        case server:
+            return SyncLeases(sync_client_to(server, timeout_seconds=timeout_seconds), store.library)

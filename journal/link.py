@@ -86,12 +86,14 @@ class Link:
         target: str,
         answer_timeout_seconds: float,
         on_connect: Callable[[Connection], Any] | None = None,
+        leaves_read_only: bool = False,
     ) -> None:
         self.name = name
         self.target = target
         self._make_connection = make_connection
         self._answer_timeout = answer_timeout_seconds
         self._on_connect = on_connect
+        self._leaves_read_only = leaves_read_only
         self._connection: Connection | None = None
         self._waiting: deque[tuple[Done, float]] = deque()
         self._outgoing: list[bytes] = []
@@ -243,6 +245,9 @@ class Link:
                 reply = error
             except redis.exceptions.ResponseError as error:
                 reply = error
+                if self._leaves_read_only and isinstance(error, redis.exceptions.ReadOnlyError):
+                    _hand_over(waiting.popleft()[0], reply)
+                    raise redis.exceptions.ConnectionError("the server is a replica now") from error
             _hand_over(waiting.popleft()[0], reply)
 
     async def _watch(self, connection: Connection) -> None:

@@ -54,13 +54,13 @@ def recall(store: Store, space: PartitionSpace, days: Sequence[int], digest: byt
     """
     keys = [space.owner, *(space.idempotency(day) for day in days)]
     words = (*store.words("recall", keys, read_only=True), digest)
-    store.link.submit(words, partial(_answered, store, tuple(days), done))
+    store.submit(words, partial(_answered, store, space, tuple(days), done))
 
 
-def _answered(store: Store, days: tuple[int, ...], done: RecallDone, reply: Any) -> None:
+def _answered(store: Store, space: PartitionSpace, days: tuple[int, ...], done: RecallDone, reply: Any) -> None:
     if isinstance(reply, Exception):
         if is_missing_function(reply):
-            store.link.submit(("FUNCTION", "LOAD", store.library.code), _ignore)
+            store.load_library_beside(space)
         done(reply if isinstance(reply, LinkLost) else store_error(reply, store.url))
         return
     positions = cast("list[int]", reply[2:])
@@ -71,7 +71,3 @@ def _answered(store: Store, days: tuple[int, ...], done: RecallDone, reply: Any)
         done(error)
         return
     done(Recalled(reply[0], entry, empty))
-
-
-def _ignore(reply: Any) -> None:
-    del reply

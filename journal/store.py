@@ -1,27 +1,29 @@
-"""One namespace of one store: its connections, its function library, and the calls that everything else is made of."""
+"""One namespace of one store: its servers, its function library, and the calls that everything else is made of."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, assert_never, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
-import redis
-import redis.asyncio.connection
 import redis.exceptions
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.retry import Retry as SyncRetry
 
 from .background import Background
-from .errors import StoreError, StoreFull, StoreUnavailable
+from .cluster import Cluster
+from .connections import CONNECT_TIMEOUT_SECONDS, ask, connection_to
+from .errors import StoreError, StoreUnavailable
 from .keyspace import PartitionSpace, check_namespace
 from .library import library
-from .link import Connection, Link, LinkLost
+from .link import Connection, LinkLost
+from .node import Node
 from .observer import NoObserver, Observer
+from .refusals import Refusal, is_missing_function, refusal, store_error
+from .sentinel import SentinelConnection
+from .subscription import Listening
+from .topology import OneServer, Parts, Topology
 from .urls import (
     ClusterAddress,
     EmbeddedAddress,
@@ -29,7 +31,6 @@ from .urls import (
     ServerAddress,
     SocketAddress,
     StoreAddress,
-    connection_options,
     parse_store_url,
 )
 from .writer import Committer, PartitionWriter
@@ -37,30 +38,19 @@ from .writer import Committer, PartitionWriter
 if TYPE_CHECKING:
     from .tenure import Tenure
 
+__all__ = ["ANSWER_TIMEOUT_SECONDS", "Refusal", "Store", "is_missing_function", "refusal", "store_error"]
+
 ANSWER_TIMEOUT_SECONDS = 5.0
-CONNECT_TIMEOUT_SECONDS = 5.0
 
-_UNAVAILABLE = ("LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "MISCONF", "NOREPLICAS")
-
-
-class Refusal(Exception):
-    """A function's refusal, as the code and the text that its head describes."""
-
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(code, text)
-        self.code = code
-        self.text = text
-
-    def __str__(self) -> str:
-        """Return the refusal as the function said it."""
-        return f"{self.code} {self.text}".rstrip()
+#: Handed the replies to several commands, each in its place; must not raise.
+AllDone: TypeAlias = Callable[[list[Any]], None]
 
 
 class Store:
     """The open store; use it as an async context manager.
 
     Args:
-        url: A `redis://`, `rediss://` or `unix://` URL; the other forms are refused for now.
+        url: A URL of one server, of the sentinels that know it, or of some nodes of a cluster.
         namespace: The prefix under which everything lives.
         observer: Told of every state change that is sent; for tests.
         answer_timeout_seconds: How long an answer may take before a connection counts as lost.
@@ -74,20 +64,24 @@ class Store:
         observer: Observer | None = None,
         answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS,
     ) -> None:
-        self._address = _openable(parse_store_url(url))
-        self.url = str(self._address)
+        self.address = _openable(parse_store_url(url))
+        self.url = str(self.address)
         self.namespace = check_namespace(namespace)
         self.observer: Observer = observer or NoObserver()
         self.library = library()
-        self._options = connection_options(self._address)
-        self._connection_class = cast("Any", _connection_class(self._address))
         self.answer_timeout_seconds = answer_timeout_seconds
-        self._calls = self._new_link("calls", answer_timeout_seconds)
-        self._commits = self._new_link("commits", answer_timeout_seconds)
-        self.committer = Committer(self._commits, self.library, self.observer)
+        self.topology = self._topology()
+        #: Sends one command to the server that has its key, and hands the reply to a function that must not raise.
+        self.submit = self.topology.submit
         self._stack = contextlib.AsyncExitStack()
         # Spelling the fixed keys of a partition costs more than looking it up.
         self.space = cache(self._space)
+
+    def _topology(self) -> Topology:
+        parts = Parts(self.new_connection, self._on_connect, self.library, self.observer, self.answer_timeout_seconds)
+        if isinstance(self.address, ClusterAddress):
+            return Cluster(self.address, parts)
+        return OneServer(self.address, parts)
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -98,10 +92,7 @@ class Store:
         await self._stack.__aenter__()
         try:
             tasks = await self._stack.enter_async_context(Background())
-            tasks.start_soon(self._calls.run)
-            await self._calls.wait_up(CONNECT_TIMEOUT_SECONDS)
-            tasks.start_soon(self._commits.run)
-            tasks.start_soon(self.committer.run)
+            await self.topology.open(tasks, CONNECT_TIMEOUT_SECONDS)
         except BaseException:
             await self._stack.aclose()
             raise
@@ -118,12 +109,31 @@ class Store:
 
     def writer(self, space: PartitionSpace, tenure: Tenure) -> PartitionWriter:
         """Return the writer of a tenure, whose first batch is number 1."""
-        return PartitionWriter(space, tenure, self.committer)
+        writer = PartitionWriter(space, tenure, self.topology.committer_of(space))
+        self.topology.attend(writer)
+        return writer
 
     @property
-    def link(self) -> Link:
-        """The connection of single calls, for those who send many in one turn."""
-        return self._calls
+    def nodes(self) -> Sequence[Node]:
+        """The servers that take writes: the only one, or each primary of a cluster."""
+        return self.topology.nodes
+
+    @property
+    def committer(self) -> Committer:
+        """The committer of the only server, or of the first primary."""
+        return self.nodes[0].committer
+
+    def why_waiting(self, space: PartitionSpace) -> str | None:
+        """Return why nothing becomes durable in a partition now; None when nothing is known to be in the way."""
+        return self.topology.why_down(space) or self.topology.troubles.get(space.tag)
+
+    async def wait_up(self, timeout_seconds: float) -> None:
+        """Wait until commands can be sent.
+
+        Raises:
+            StoreUnavailable: They can't within the time.
+        """
+        await self.topology.wait_up(timeout_seconds)
 
     async def call(self, *args: Any) -> Any:
         """Send one command over the connection of single calls.
@@ -134,9 +144,56 @@ class Store:
             redis.exceptions.ResponseError: Another refusal of the server.
         """
         try:
-            return await self._calls.call(*args)
+            return await self.topology.call(*args)
         except (LinkLost, redis.exceptions.ResponseError, redis.exceptions.ConnectionError) as error:
             raise store_error(error, self.url) from error
+
+    def submit_all(self, commands: Sequence[tuple[Any, ...]], done: AllDone) -> None:
+        """Send commands in one turn, and hand over all replies together once the last one is there.
+
+        Args:
+            commands: What to send; one without a key goes where the first one with a key goes.
+            done: Handed the replies, or the exceptions that stand for them, in the order of the commands.
+        """
+        if not commands:
+            done([])
+            return
+        replies: list[Any] = [None] * len(commands)
+        unanswered = len(commands)
+
+        def take(position: int, reply: Any) -> None:
+            nonlocal unanswered
+            replies[position] = reply
+            unanswered -= 1
+            if not unanswered:
+                done(replies)
+
+        submit = self.topology.submit_beside(commands)
+        for position, words in enumerate(commands):
+            submit(words, partial(take, position))
+
+    async def each(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Send commands in one turn and wait for all of their replies; an error is returned in its place.
+
+        A server that is away costs its own commands only; their errors are `StoreUnavailable`.
+
+        Raises:
+            StoreUnavailable: No server can be reached.
+        """
+        await self.topology.wait_up(self.answer_timeout_seconds)
+        complete: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+
+        def done(replies: list[Any]) -> None:
+            if not complete.done():
+                complete.set_result(replies)
+
+        self.submit_all(commands, done)
+        replies = await complete
+        for position, reply in enumerate(replies):
+            if isinstance(reply, Exception):
+                error = store_error(reply, self.url)
+                replies[position] = error if isinstance(error, StoreUnavailable) else reply
+        return replies
 
     async def together(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send commands in one turn and wait for all of their replies; a refusal is returned in its place.
@@ -144,26 +201,10 @@ class Store:
         Raises:
             StoreUnavailable: A reply was lost, or the store refuses everything at the moment.
         """
-        await self._calls.wait_up(self.answer_timeout_seconds)
-        replies: list[Any] = [None] * len(commands)
-        unanswered = len(commands)
-        complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def take(position: int, reply: Any) -> None:
-            nonlocal unanswered
-            replies[position] = reply
-            unanswered -= 1
-            if not unanswered and not complete.done():
-                complete.set_result(None)
-
-        for position, words in enumerate(commands):
-            self._calls.submit(words, partial(take, position))
-        if commands:
-            await complete
+        replies = await self.each(commands)
         for reply in replies:
-            error = store_error(reply, self.url) if isinstance(reply, Exception) else None
-            if isinstance(error, StoreUnavailable):
-                raise error
+            if isinstance(reply, StoreUnavailable):
+                raise reply
         return replies
 
     async def fcall(self, verb: str, keys: Sequence[bytes], args: Sequence[Any], *, read_only: bool = False) -> Any:
@@ -191,132 +232,68 @@ class Store:
         return ("FCALL_RO" if read_only else "FCALL", self.library.function(verb), len(keys), *keys)
 
     async def load_library(self) -> None:
-        """Load the functions; a library that is there already is left alone."""
-        try:
-            await self.call("FUNCTION", "LOAD", self.library.code)
-        except redis.exceptions.ResponseError as error:
-            if "already exists" not in str(error):
-                raise
+        """Load the functions on every server; a library that is there already is left alone.
 
-    def new_connection(self) -> Connection:
-        """Return an unconnected connection whose library-level retries are off; who uses it watches the time."""
-        options: dict[str, Any] = {
-            "protocol": 2,
-            "socket_connect_timeout": CONNECT_TIMEOUT_SECONDS,
-            # With a timeout of its own each write and read of redis-py costs a task; the link watches the time instead.
-            "socket_timeout": None,
-            **self._options,
-            "retry": Retry(NoBackoff(), 0),
-            "retry_on_error": [],
-            "health_check_interval": 0,
-        }
-        return cast("Connection", self._connection_class(**options))
+        Raises:
+            StoreUnavailable: One of them is away.
+        """
+        for node in self.nodes:
+            try:
+                await node.call("FUNCTION", "LOAD", self.library.code)
+            except redis.exceptions.ResponseError as error:
+                if "already exists" not in str(error):
+                    raise
 
-    def new_sync_client(self, *, timeout_seconds: float = ANSWER_TIMEOUT_SECONDS) -> redis.Redis:
-        """Return a blocking client for a thread of its own; its library-level retries are off."""
-        options = dict(self._options)
-        socket_path = options.pop("path", None)
-        if socket_path is not None:
-            options["unix_socket_path"] = socket_path
-        return redis.Redis(
-            **options,
-            ssl=isinstance(self._address, ServerAddress) and self._address.access.tls is not None,
-            protocol=2,
-            socket_timeout=timeout_seconds,
-            socket_connect_timeout=timeout_seconds,
-            retry=SyncRetry(NoBackoff(), 0),
-            retry_on_error=[],
-        )
+    def load_library_beside(self, space: PartitionSpace) -> None:
+        """Load the functions on the server of a partition that turned out to lack them, without waiting."""
+        with contextlib.suppress(StoreUnavailable):
+            self.topology.node_of(space.owner).calls.submit(("FUNCTION", "LOAD", self.library.code), _ignore)
 
-    def _new_link(self, name: str, answer_timeout_seconds: float) -> Link:
-        return Link(
-            self.new_connection,
-            name=name,
-            target=self.url,
-            answer_timeout_seconds=answer_timeout_seconds,
-            on_connect=self._load_on_connect,
-        )
+    def new_connection(self, address: ServerAddress | SocketAddress | SentinelAddress | None = None) -> Connection:
+        """Return an unconnected connection whose library-level retries are off; who uses it watches the time.
 
-    async def _load_on_connect(self, connection: Connection) -> None:
-        """Load the library where the server lacks it, before anything else is sent."""
-        if await _ask(connection, "FUNCTION", "LIST", "LIBRARYNAME", self.library.name):
+        Args:
+            address: Where to; by default where the store's URL leads, for a cluster the first of its nodes.
+        """
+        match address or self.address:
+            case SentinelAddress() as sentinels:
+                return cast("Connection", SentinelConnection(sentinels, self.new_connection))
+            case ClusterAddress(hosts=hosts, access=access):
+                return connection_to(ServerAddress(hosts[0], access))
+            case server:
+                return connection_to(server)
+
+    def new_subscription(self, *, on_message: Callable[[bytes, bytes], None], on_gap: Callable[[], None]) -> Listening:
+        """Return a subscription that follows its channels to the servers that have them.
+
+        Args:
+            on_message: Called with channel and payload of each message.
+            on_gap: Called when messages may have been missed and arrive again from now on.
+        """
+        return self.topology.new_subscription(on_message=on_message, on_gap=on_gap)
+
+    async def _on_connect(self, node: Node, connection: Connection) -> None:
+        """Load the library where a server lacks it, before anything else is sent over a connection."""
+        del node
+        if await ask(connection, "FUNCTION", "LIST", "LIBRARYNAME", self.library.name):
             return
         try:
-            await _ask(connection, "FUNCTION", "LOAD", self.library.code)
+            await ask(connection, "FUNCTION", "LOAD", self.library.code)
         except redis.exceptions.ResponseError as error:
             if "already exists" not in str(error):
                 raise
 
 
-def _openable(address: StoreAddress) -> ServerAddress | SocketAddress:
+def _openable(address: StoreAddress) -> ServerAddress | SocketAddress | SentinelAddress | ClusterAddress:
     """Return an address that can be opened.
 
     Raises:
-        StoreError: It names a cluster, sentinels or an embedded store.
+        StoreError: It names an embedded store.
     """
-    match address:
-        case ServerAddress() | SocketAddress():
-            return address
-        case ClusterAddress() | SentinelAddress():
-            raise StoreError(f"{address}: clusters and sentinels are not supported yet; name one server")
-        case EmbeddedAddress():
-            raise StoreError(f"{address} names an embedded store, which Runtime and `keylane dev` start; name its URL")
-        case _:
-            assert_never(address)
+    if isinstance(address, EmbeddedAddress):
+        raise StoreError(f"{address} names an embedded store, which Runtime and `keylane dev` start; name its URL")
+    return address
 
 
-def _connection_class(address: ServerAddress | SocketAddress) -> type:
-    if isinstance(address, SocketAddress):
-        return _SocketConnection
-    return _PlainConnection if address.access.tls is None else _TlsConnection
-
-
-class _WritesNow:
-    """What redis-py's connections lack: a write that is no coroutine, so that it can go out in mid-turn."""
-
-    _writer: asyncio.StreamWriter | None
-
-    def write_now(self, data: bytes) -> None:
-        """Write at once; on a connection that is gone this does nothing, its reader finds out."""
-        if self._writer is not None:
-            self._writer.write(data)
-
-
-class _PlainConnection(_WritesNow, redis.asyncio.connection.Connection):
-    """A connection over TCP."""
-
-
-class _TlsConnection(_WritesNow, redis.asyncio.connection.SSLConnection):
-    """A connection over TLS."""
-
-
-class _SocketConnection(_WritesNow, redis.asyncio.connection.UnixDomainSocketConnection):
-    """A connection over a unix socket."""
-
-
-async def _ask(connection: Connection, *args: Any) -> Any:
-    await cast("Any", connection).send_command(*args)
-    return await connection.read_response(disable_decoding=True)
-
-
-def is_missing_function(error: Exception) -> bool:
-    """Return whether the server lacks our library, as after a flush or on a node that is new in a cluster."""
-    return "Function not found" in str(error)
-
-
-def refusal(error: redis.exceptions.ResponseError) -> Refusal:
-    """Split a function's refusal into code and text."""
-    code, _, text = str(error).partition(" ")
-    return Refusal(code, text)
-
-
-def store_error(error: Exception, url: str) -> Exception:
-    """Translate an exception of the client library; a refusal of the server that is not about the store stays."""
-    if isinstance(error, redis.exceptions.OutOfMemoryError) or str(error).startswith("OOM"):
-        return StoreFull(str(error))
-    if isinstance(error, redis.exceptions.ResponseError):
-        unavailable = isinstance(error, redis.exceptions.ReadOnlyError | redis.exceptions.ClusterDownError)
-        return StoreUnavailable(url, str(error)) if unavailable or str(error).startswith(_UNAVAILABLE) else error
-    if isinstance(error, StoreError):
-        return error
-    return StoreUnavailable(url, str(error))
+def _ignore(reply: Any) -> None:
+    del reply

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import anyio
 import anyio.abc
@@ -35,6 +35,40 @@ _SUBSCRIBED: Final = b"ssubscribe"
 _UNSUBSCRIBED: Final = b"sunsubscribe"
 
 
+class Listening(Protocol):
+    """What hears the channels that are wanted, on however many servers they lie."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether messages can arrive at all, as far as is known."""
+        ...
+
+    @property
+    def wanted(self) -> frozenset[bytes]:
+        """The channels that are subscribed to, confirmed or not."""
+        ...
+
+    def subscribe(self, channel: bytes) -> None:
+        """Want the messages of a channel."""
+        ...
+
+    def unsubscribe(self, channel: bytes) -> None:
+        """Want them no longer."""
+        ...
+
+    def is_subscribed(self, channel: bytes) -> bool:
+        """Return whether messages of the channel arrive now."""
+        ...
+
+    async def subscribed(self, channel: bytes, timeout_seconds: float) -> bool:
+        """Subscribe and wait until that is confirmed."""
+        ...
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Listen until cancelled."""
+        ...
+
+
 class Subscription:
     """A connection that comes back by itself and subscribes anew to what is wanted.
 
@@ -44,6 +78,8 @@ class Subscription:
         on_gap: Called when messages may have been missed and arrive again from now on, so that one look at the store
             finds the rest; also after the first connection.
         observer: May drop messages; for tests.
+        on_elsewhere: Called with the refusal that names another server, and with None when this one gave a channel up:
+            the slot has moved.
     """
 
     def __init__(
@@ -53,11 +89,13 @@ class Subscription:
         on_message: Callable[[bytes, bytes], None],
         on_gap: Callable[[], None],
         observer: Observer | None = None,
+        on_elsewhere: Callable[[Exception | None], None] | None = None,
     ) -> None:
         self._make_connection = make_connection
         self._on_message = on_message
         self._on_gap = on_gap
         self._deliver = (observer or NoObserver()).deliver
+        self._on_elsewhere = on_elsewhere
         self._wanted: dict[bytes, None] = {}
         self._confirmed: set[bytes] = set()
         self._waiters: dict[bytes, list[asyncio.Future[None]]] = {}
@@ -79,11 +117,24 @@ class Subscription:
         """The channels that are subscribed to, confirmed or not."""
         return frozenset(self._wanted)
 
-    def subscribe(self, channel: bytes) -> None:
-        """Want the messages of a channel; wanting it twice is as good as once."""
+    def subscribe(self, channel: bytes, *, after_a_gap: bool = False) -> None:
+        """Want the messages of a channel; wanting it twice is as good as once.
+
+        Args:
+            channel: The channel.
+            after_a_gap: Whether messages on it may have been missed until it is confirmed.
+        """
         if channel not in self._wanted:
             self._wanted[channel] = None
+            if after_a_gap and self._is_up:
+                self._gap_ends_with = channel
             self._send("SSUBSCRIBE", channel)
+
+    def ask_again(self) -> None:
+        """Subscribe again to what the server has not confirmed."""
+        for channel in self._wanted:
+            if channel not in self._confirmed:
+                self._send("SSUBSCRIBE", channel)
 
     def unsubscribe(self, channel: bytes) -> None:
         """Want them no longer."""
@@ -186,6 +237,9 @@ class Subscription:
             except (redis.exceptions.ConnectionError, redis.exceptions.ResponseError) as error:
                 if not is_refusal(error):
                     raise
+                if self._on_elsewhere is not None:
+                    self._on_elsewhere(error)
+                    continue
                 logger.warning("the server refused a subscription, results arrive by polling: %s", error)
                 continue
             self._heard_at = time.monotonic()
@@ -208,6 +262,8 @@ class Subscription:
                 self._confirmed.discard(channel)
                 self._gap_ends_with = channel
                 self._send("SSUBSCRIBE", channel)
+                if self._on_elsewhere is not None:
+                    self._on_elsewhere(None)
             case _:
                 pass
 

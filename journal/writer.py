@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Hashable
 from enum import Enum, auto
 from functools import partial
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
 import anyio
 import redis.exceptions
@@ -23,6 +23,7 @@ from .keyspace import PartitionSpace
 from .library import Library
 from .link import Link, LinkLost
 from .observer import Observer
+from .refusals import why_unavailable
 from .tenure import Tenure
 
 logger = logging.getLogger("keylane.commit")
@@ -36,11 +37,21 @@ TURNS_IN_FLIGHT = 2
 COMMITS_MID_TURN = 32
 RESEND_FIRST_SECONDS = 0.02
 RESEND_CAP_SECONDS = 1.0
+#: A partition whose slot is between two nodes is tried this often at least.
+REST_CAP_SECONDS = 0.1
 
 _NOT_APPLIED = (
     "OOM", "LOADING", "BUSY", "READONLY", "TRYAGAIN", "MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN", "MISCONF",
     "NOREPLICAS", "GAP", "ERR Function not found", "Function not found",
 )  # fmt: skip
+
+
+#: Refusals that are about the slot of one partition, not about the server.
+_OF_THE_SLOT = (
+    redis.exceptions.AskError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.ClusterDownError,
+)
 
 
 class Answer(Enum):
@@ -85,6 +96,28 @@ def _classify_error(error: redis.exceptions.ResponseError) -> Answer:
     return Answer.REFUSED
 
 
+class Routes(Protocol):
+    """Which server has which partition, as far as the writers need to know it.
+
+    Attributes:
+        troubles: By partition tag, why its batches are not taken now; for those who wait.
+    """
+
+    troubles: dict[bytes, str]
+
+    def committer_of(self, space: PartitionSpace) -> Committer:
+        """Return the committer of the server that has a partition."""
+        ...
+
+    def refused(self, error: Exception) -> Committer | None:
+        """Take note of a refusal, and return where it says that this one batch belongs, if it says so."""
+        ...
+
+    def lost(self) -> None:
+        """Take note that a server can't be reached."""
+        ...
+
+
 class PartitionWriter:
     """The batches of one tenure: numbered 1, 2, 3 …, in the order in which their commits were queued.
 
@@ -106,6 +139,11 @@ class PartitionWriter:
         self.on_wire = 0
         self.resending = False
         self.lost: BaseException | None = None
+        #: Where this partition's slot is on its way to, for the next sending only.
+        self.detour: Committer | None = None
+        self.is_asking = False
+        self.setbacks = 0
+        self._rests = False
         self._committer = committer
 
     def commit(self, commit: Commit) -> None:
@@ -124,7 +162,7 @@ class PartitionWriter:
     def next_batches(self, function: str) -> list[Batch]:
         """Return what can be sent now: the unanswered ones from the lowest on, or a new one."""
         if self.resending:
-            if self.on_wire:
+            if self.on_wire or self._rests:
                 return []
             self.resending = False
             return list(self.unanswered)
@@ -139,6 +177,49 @@ class PartitionWriter:
         self.unanswered.append(batch)
         return [batch]
 
+    def wake(self) -> None:
+        """Have what there is sent, by the committer of the server that has the partition now."""
+        if self.resending and not self.on_wire:
+            self._find_committer()
+        self._committer.wake(self)
+
+    def settle(self) -> None:
+        """Move to the server that has the partition now, unless an answer of the former one is still awaited."""
+        if self.on_wire or self.lost is not None:
+            return
+        self._find_committer()
+        if not self.is_idle:
+            self._committer.wake(self)
+
+    def _find_committer(self) -> None:
+        found = self.detour or self._committer.routes.committer_of(self.space)
+        self.is_asking, self.detour = self.detour is not None, None
+        if found is not self._committer:
+            self._committer.forget(self)
+            self._committer = found
+
+    def set_back(self, why: str) -> None:
+        """Wait a little before sending again what this partition's server did not take, longer each time.
+
+        The first time there is no wait: most often the refusal itself has said which server has the partition.
+        """
+        self._committer.routes.troubles[self.space.tag] = why
+        self.setbacks += 1
+        if self.setbacks > 1 and not self._rests:
+            self._rests = True
+            delay = min(RESEND_FIRST_SECONDS * 2 ** min(self.setbacks - 2, 8), REST_CAP_SECONDS)
+            asyncio.get_running_loop().call_later(delay, self._go_on)
+
+    def _go_on(self) -> None:
+        self._rests = False
+        if self.lost is None:
+            self.wake()
+
+    def recovered(self) -> None:
+        """Forget what was in the way."""
+        self.setbacks = 0
+        self._committer.routes.troubles.pop(self.space.tag, None)
+
     def applied(self, batch: Batch, now: int) -> None:
         """Tell the commits of a batch that they are durable."""
         if self.unanswered[0] is not batch:
@@ -152,6 +233,7 @@ class PartitionWriter:
     def lose(self, error: BaseException) -> None:
         """End the tenure's writing: nothing that is not yet durable will be."""
         self.lost = error
+        self._committer.routes.troubles.pop(self.space.tag, None)
         lost = [commit for batch in self.unanswered for commit in batch.commits]
         lost.extend(self.queued)
         self.unanswered.clear()
@@ -192,9 +274,11 @@ class Committer:
         link: The connection to that server, used for nothing else, so that batches keep their order.
         library: The functions.
         observer: Told of every batch before it is sent and after its answer.
+        routes: Knows which server has which partition.
     """
 
-    def __init__(self, link: Link, library: Library, observer: Observer) -> None:
+    def __init__(self, link: Link, library: Library, observer: Observer, routes: Routes) -> None:
+        self.routes = routes
         self._link = link
         self._function = library.function("commit")
         self._code = library.code
@@ -224,6 +308,10 @@ class Committer:
             self._idle = None
             if not idle.done():
                 idle.set_result(None)
+
+    def forget(self, writer: PartitionWriter) -> None:
+        """Leave a partition to the committer of another server."""
+        self._ready.pop(writer, None)
 
     async def run(self) -> None:
         """Send turn after turn until cancelled."""
@@ -260,6 +348,8 @@ class Committer:
             writer.on_wire += 1
             self._on_wire += len(batch.commits)
             self._observer.before_send("commit", writer.name, batch.number)
+            if writer.is_asking:
+                self._link.submit(("ASKING",), _ignore)
             self._link.submit(batch.words, partial(self._answered, turn, writer, batch))
 
     def _answered(self, turn: _Turn, writer: PartitionWriter, batch: Batch, reply: Any) -> None:
@@ -283,6 +373,8 @@ class Committer:
         match answer:
             case Answer.APPLIED:
                 self._failures = 0
+                if writer.setbacks:
+                    writer.recovered()
                 writer.applied(batch, reply)
             case Answer.SEND_AGAIN if _is_gap(reply) and batch is writer.unanswered[0]:
                 # All before it was answered as applied. So the store has forgotten some of it, and what this owner has
@@ -302,20 +394,29 @@ class Committer:
                 assert_never(answer)
 
     def _note_failure(self, turn: _Turn, writer: PartitionWriter, batch: Batch, reply: Any) -> None:
-        text = str(reply)
-        if "Function not found" in text:
+        logger.info("%s: batch %d will be sent again: %s", writer.name, batch.number, reply)
+        if _is_gap(reply):
+            return
+        if isinstance(reply, _OF_THE_SLOT):
+            # The other partitions of this server have nothing to do with it.
+            writer.detour = self.routes.refused(reply)
+            writer.set_back(why_unavailable(reply))
+            return
+        if "Function not found" in str(reply):
             # It goes out ahead of the batch that is sent again; that it is there already is as good an answer.
             self._link.submit(("FUNCTION", "LOAD", self._code), _ignore)
-        if not _is_gap(reply) and not turn.has_failed:
+        elif isinstance(reply, LinkLost):
+            self.routes.lost()
+        if not turn.has_failed:
             # One lost connection is one failure, however many partitions had a batch on it.
             turn.has_failed = True
             self._failures = min(self._failures + 1, 10)
-        logger.info("%s: batch %d will be sent again: %s", writer.name, batch.number, reply)
 
     def _wake_after(self, writer: PartitionWriter) -> None:
         if writer.queued or writer.resending:
-            self.wake(writer)
-        elif self._ready and self._idle is not None:
+            writer.wake()
+        # That may have been the committer of another server.
+        if self._ready and self._idle is not None:
             idle, self._idle = self._idle, None
             if not idle.done():
                 idle.set_result(None)

@@ -22,7 +22,7 @@ from ..journal.outcomes import Outcome, decode_outcome
 from ..journal.records import Completed, Failed, Paused, decode
 from ..journal.requests import Answer, announced_invocation
 from ..journal.store import Store
-from ..journal.subscription import Subscription
+from ..journal.subscription import Listening
 from .wheel import Wheel
 
 logger = logging.getLogger("keylane.client")
@@ -73,9 +73,7 @@ class Answers:
     """
 
     def __init__(self, store: Store, *, sweep_seconds: float = 1.0) -> None:
-        self.subscription = Subscription(
-            store.new_connection, on_message=self.announced, on_gap=self.look_at_all, observer=store.observer
-        )
+        self.subscription: Listening = store.new_subscription(on_message=self.announced, on_gap=self.look_at_all)
         self.deadlines: Wheel[asyncio.Future[Any]] = Wheel(_time_out)
         self._store = store
         self._sweep_seconds = sweep_seconds
@@ -198,14 +196,15 @@ class Answers:
             return
         watch.is_looking = True
         space, raw_id = watch.space, watch.raw_id
-        link = self._store.link
-        link.submit(("GET", space.result(raw_id)), partial(self._saw_result, watch))
+        result = ("GET", space.result(raw_id))
         last = ("XREVRANGE", space.invocation(raw_id), "+", "-", "COUNT", "1")
-        link.submit(last, partial(self._saw_last_record, watch))
+        self._store.submit_all((result, last), partial(self._saw, watch))
 
-    def _saw_result(self, watch: Watch, reply: Any) -> None:
-        if isinstance(reply, bytes):
-            self._found(watch, reply)
+    def _saw(self, watch: Watch, replies: list[Any]) -> None:
+        result, last_record = replies
+        if isinstance(result, bytes):
+            self._found(watch, result)
+        self._saw_last_record(watch, last_record)
 
     def _saw_last_record(self, watch: Watch, reply: Any) -> None:
         watch.is_looking = False

@@ -173,7 +173,7 @@ class Claims:
             del partition.claims[claim.digest]
         if is_same(entry.fingerprint, entry.raw_digest, claim):
             done = partial(self._with_result, partition, invocation, entry)
-            partition.store.link.submit(("GET", partition.space.result(entry.invocation)), done)
+            partition.store.submit(("GET", partition.space.result(entry.invocation)), done)
         else:
             self._conflict(partition, invocation, entry)
 

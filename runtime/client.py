@@ -369,12 +369,14 @@ class Client:
         self, door: LocalDoor, order: Order, raw_id: bytes, patience: Patience
     ) -> CallTimeout | StoreUnavailable:
         """Return what a caller is told whose time has passed: the id only once the acceptance is durable."""
-        if not self.store.link.is_up:
-            return self.remote.unknown_fate(patience)
+        space = await self._space(order)
+        if (why := self.store.why_waiting(space)) is not None:
+            return self.remote.unknown_fate(patience, why)
         with contextlib.suppress(DoorClosed), anyio.move_on_after(ACCEPT_SECONDS):
             await door.accepted(raw_id)
-            return patience.spent(await self._space(order), raw_id)
-        return CallTimeout(patience.seconds or 0.0) if self.store.link.is_up else self.remote.unknown_fate(patience)
+            return patience.spent(space, raw_id)
+        why = self.store.why_waiting(space)
+        return CallTimeout(patience.seconds or 0.0) if why is None else self.remote.unknown_fate(patience, why)
 
     async def _key_of(self, space: PartitionSpace, invocation: InvocationId) -> str:
         """Return the key of an invocation that has a stream.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..journal.store import Store
-    from ..journal.subscription import Subscription
+    from ..journal.subscription import Listening
     from .intake import Intake
 
 logger = logging.getLogger("keylane.inbox")
@@ -46,7 +46,7 @@ class InboxReader:
         self._by_channel: dict[bytes, Partition] = {}
         self._dirty: dict[Partition, None] = {}
         self._idle: asyncio.Future[None] | None = None
-        self.subscription: Subscription
+        self.subscription: Listening
 
     def attend(self, partition: Partition) -> None:
         """Listen to the hints of a partition."""

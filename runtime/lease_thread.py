@@ -19,7 +19,7 @@ from typing import Final, Self, assert_never
 import anyio.to_thread
 
 from ..journal.keyspace import PartitionSpace
-from ..journal.leases import NotRenewed, Renewal, Renewed, SyncLeases, TenureLost
+from ..journal.leases import Leases, NotRenewed, Renewal, Renewed, TenureLost
 from ..journal.tenure import Tenure, lease_clock
 from .loop_watch import LoopWatch
 
@@ -57,7 +57,7 @@ class LeaseThread:
     """Renews the leases of all tenures that it is given; use it as an async context manager.
 
     Args:
-        leases: Renewals over a connection of the thread's own; closed with it.
+        leases: Renewals over connections of the thread's own; closed with it.
         lease_seconds: How long a lease lasts.
         renewal_seconds: How often it is renewed.
         stuck_after_seconds: How long the event loop may not run before renewal stops.
@@ -66,7 +66,7 @@ class LeaseThread:
 
     def __init__(
         self,
-        leases: SyncLeases,
+        leases: Leases,
         *,
         lease_seconds: float,
         renewal_seconds: float,

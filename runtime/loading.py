@@ -69,10 +69,10 @@ class Loading:
         if lane.loading:
             return
         lane.loading = True
-        space, link = lane.partition.space, self._store.link
+        space, submit = lane.partition.space, self._store.submit
         answers: list[Any] = []
-        link.submit(newest_words(space, lane.key_text), answers.append)
-        link.submit(("LRANGE", space.lane(lane.key_text), 0, -1), partial(self._looked, lane, answers))
+        submit(newest_words(space, lane.key_text), answers.append)
+        submit(("LRANGE", space.lane(lane.key_text), 0, -1), partial(self._looked, lane, answers))
 
     def _looked(self, lane: Lane, answers: list[Any], ids: Any) -> None:
         newest = cast("list[Entry]", answers[0]) if answers and isinstance(answers[0], list) else None

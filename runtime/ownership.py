@@ -124,7 +124,7 @@ class Ownership:
 
     async def _look_around(self) -> None:
         if lease_clock() >= self._announce_at:
-            await self._announce()
+            await self._announce_if_possible()
         verdicts = await self._observe()
         wanted = self._wanted()
         for identity in [each for each in self._held if each not in wanted]:
@@ -143,6 +143,10 @@ class Ownership:
         poll = await observe(self._store, [self._store.space(each.type_name, each.number) for each in missing])
         found: dict[PartitionId, tuple[Observation, Verdict]] = {}
         for identity, seen in zip(missing, poll.seen, strict=True):
+            if isinstance(seen, StoreUnavailable):
+                # The others go on; what is not answered counts as not seen.
+                logger.info("%s %d is not seen now: %s", identity.type_name, identity.number, seen.why)
+                continue
             if isinstance(seen, StoreError):
                 logger.error("%s %d can't be owned: %s", identity.type_name, identity.number, seen)
                 continue
@@ -156,6 +160,19 @@ class Ownership:
         if silent:
             self._neighbours.bury(silent)
         return found
+
+    async def _announce_if_possible(self) -> None:
+        """Announce; while the registry's node alone is away, who lives is what was last seen.
+
+        Raises:
+            StoreUnavailable: This worker has not seen the registry yet.
+        """
+        try:
+            await self._announce()
+        except StoreUnavailable as error:
+            if not self._neighbours.live:
+                raise
+            logger.info("the registry is not readable now: %s", error)
 
     async def _announce(self) -> None:
         self._counter += 1

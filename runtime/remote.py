@@ -179,10 +179,10 @@ class Remote:
         finally:
             deadlines.discard(future, slot)
 
-    def unknown_fate(self, patience: Patience) -> StoreUnavailable:
+    def unknown_fate(self, patience: Patience, why: str | None = None) -> StoreUnavailable:
         """Return what a caller is told of a call of which the store has said nothing."""
-        why = f"no answer within {patience.seconds:g} s; whether the call was taken in is unknown"
-        return StoreUnavailable(self.store.url, why)
+        told = f"no answer within {patience.seconds:g} s{'' if why is None else f' ({why})'}"
+        return StoreUnavailable(self.store.url, f"{told}; whether the call was taken in is unknown")
 
     async def _end_of(self, space: PartitionSpace, raw_id: bytes, patience: Patience) -> Ended:
         return await self._looked_for(space, raw_id, self.answers.expect, patience)
@@ -253,4 +253,4 @@ class _Asked:
         """Return what the passing of the time means."""
         if self.entry is not None:
             return patience.spent(self.space, self.raw_id)
-        return self.remote.unknown_fate(patience)
+        return self.remote.unknown_fate(patience, self.remote.store.why_waiting(self.space))

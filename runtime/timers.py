@@ -117,7 +117,10 @@ class Timers:
                 self._ask_at(partition, time.monotonic() + 1.0)
             return
         for partition, waits, due in zip(partitions, asked_for, answers, strict=True):
-            if isinstance(due, KeylaneError):
+            if isinstance(due, StoreUnavailable):
+                logger.info("%s: due times are not readable now: %s", partition.space, due.why)
+                self._ask_at(partition, time.monotonic() + 1.0)
+            elif isinstance(due, KeylaneError):
                 # The sweep asks again.
                 logger.error("%s: what is due can't be read: %s", partition.space, due)
             else:

@@ -16,7 +16,6 @@ from ..journal.background import Background
 from ..journal.lane_reading import ask
 from ..journal.leases import sync_leases
 from ..journal.outcomes import IdempotencyEntry
-from ..journal.subscription import Subscription
 from ..journal.tenure import Acquired
 from .assignment import PartitionId
 from .doors import Doors
@@ -135,11 +134,8 @@ class Worker:
         self._execution.slots = self._slots
         self._execution.steps = Steps(self._settings, self._slots, self._timers, self._step_limiter)
         self._reads.slots = Slots[Serving](READ_SLOTS, self._reads.serve_now, _asker_of, tasks)
-        subscription = Subscription(
-            self._store.new_connection,
-            on_message=self._inboxes.hinted,
-            on_gap=self._inboxes.look_everywhere,
-            observer=self._store.observer,
+        subscription = self._store.new_subscription(
+            on_message=self._inboxes.hinted, on_gap=self._inboxes.look_everywhere
         )
         self._inboxes.subscription = subscription
         self._errands.start(tasks)

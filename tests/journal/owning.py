@@ -65,9 +65,9 @@ class Wire:
 class WiredStore(Store):
     """A store whose connections are `Wire`s."""
 
-    def new_connection(self) -> Connection:
+    def new_connection(self, address: Any = None) -> Connection:
         """Make a connection and keep hold of it."""
-        self.commit_wire = Wire(super().new_connection())
+        self.commit_wire = Wire(super().new_connection(address))
         return cast("Connection", self.commit_wire)
 
     #: The connection of the commits: the last one that is made at the start.
@@ -140,7 +140,7 @@ async def took(store: Store, number: int = 0) -> Owner:
 async def opened(url: str, namespace: str, observer: NoObserver | None = None) -> AsyncGenerator[WiredStore]:
     """Open a store, both of whose connections are up."""
     async with WiredStore(url, namespace=namespace, observer=observer) as store:
-        await store._commits.wait_up(5)
+        await store.nodes[0].commits.wait_up(5)
         yield store
 
 

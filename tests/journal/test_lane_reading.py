@@ -73,13 +73,13 @@ def space(store: Store) -> PartitionSpace:
 @pytest.fixture
 def reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> Reads:
     sent: list[tuple[Any, ...]] = []
-    submit = store.link.submit
+    submit = store.topology.submit
 
     def note(words: tuple[Any, ...], done: Any) -> None:
         sent.append(words)
         submit(words, done)
 
-    monkeypatch.setattr(store.link, "submit", note)
+    monkeypatch.setattr(store.topology, "submit", note)
     return Reads(store, sent)
 
 
@@ -266,11 +266,11 @@ async def test_a_store_that_is_away_is_unavailable(namespace: str) -> None:
             space = store.space("Order", 0)
             await write(store, space, [delta(a=b"1")])
             server.kill()
-            await eventually(lambda: not store.link.is_up, "the connection is gone")
+            await eventually(lambda: not store.nodes[0].calls.is_up, "the connection is gone")
 
             with pytest.raises(StoreUnavailable):
                 await read_lane(store, space, KEY)
 
             server.start()
-            await store.link.wait_up(10)
+            await store.wait_up(10)
             assert (await read_lane(store, space, KEY)).state.values == {"a": b"1"}

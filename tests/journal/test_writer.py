@@ -347,9 +347,9 @@ async def test_batches_of_a_connection_that_is_cut_are_applied_once_in_order(
                 await asyncio.sleep(0)
             if position % 6 == 5:
                 own_server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-                await eventually(lambda: store._commits.is_up, "the connection is back")
+                await eventually(lambda: store.nodes[0].commits.is_up, "the connection is back")
         await eventually(lambda: all(owner.writer.is_idle for owner in owners), "every commit is answered")
-        await store.link.wait_up(5)
+        await store.wait_up(5)
 
         for owner in owners:
             assert await owner.words() == words
@@ -374,7 +374,7 @@ async def test_answers_that_were_lost_with_the_connection_are_given_again(
         store.commit_wire.answers.set()
         owner.append("three")
         await owner.answered()
-        await store.link.wait_up(5)
+        await store.wait_up(5)
 
         assert await owner.words() == ["one", "two", "three"]
         assert owner.errors == {}

@@ -15,7 +15,7 @@ import anyio.to_thread
 import pytest
 
 from keylane.journal.keyspace import PartitionSpace
-from keylane.journal.leases import Renewal, Renewed, SyncLeases, TenureLost, acquire, observe, release, sync_leases
+from keylane.journal.leases import Leases, Renewal, Renewed, TenureLost, acquire, observe, release, sync_leases
 from keylane.journal.store import Store
 from keylane.journal.tenure import Acquired, Observation, Tenure, lease_clock
 from keylane.runtime.lease_thread import MARGIN, HeldLease, LeaseThread
@@ -57,7 +57,7 @@ def ignore(lease: HeldLease) -> None:
 
 
 def lease_thread(
-    leases: SyncLeases, *, on_fenced: Callable[[HeldLease], None] = ignore, stuck_after_seconds: float = 30.0
+    leases: Leases, *, on_fenced: Callable[[HeldLease], None] = ignore, stuck_after_seconds: float = 30.0
 ) -> LeaseThread:
     return LeaseThread(
         leases,
@@ -163,7 +163,7 @@ async def test_a_lease_that_was_handed_over_is_not_reported(store: Store, space:
     assert fenced == []
 
 
-class LeasesDouble(SyncLeases):
+class LeasesDouble(Leases):
     """Answers as it is told, and does what the test wants done while a renewal is on the way."""
 
     def __init__(self, answer: Renewal, on_the_way: Callable[[], None] = lambda: None) -> None:

@@ -116,7 +116,7 @@ async def test_news_during_a_look_are_looked_for_after_it(store: Store, monkeypa
         future = answers.expect(on.space, request.invocation)
         answers.look(request.invocation)
         # This is sent behind the look, which has found nothing yet when the announcement arrives.
-        store.link.submit(("SET", on.space.result(request.invocation), encode_outcome(DONE)), lambda _: None)
+        store.submit(("SET", on.space.result(request.invocation), encode_outcome(DONE)), lambda _: None)
         answers.announced(on.space.answer_channel, Answer(b"client-1", request.invocation).encode())
 
         assert await within(5, future) == DONE

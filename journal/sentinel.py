@@ -1,0 +1,179 @@
+"""The primary of a service, as its sentinels name it: asked for each new connection, and its role verified on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, cast
+
+import anyio
+import redis
+import redis.exceptions
+
+from .connections import ask, connection_to, sync_client_to
+from .link import Connection
+from .urls import Access, Host, SentinelAddress, ServerAddress
+
+#: How long one sentinel may take; all are asked at once.
+SENTINEL_SECONDS: Final = 1.0
+_QUESTION: Final = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME")
+_UNKNOWN: Final = "no sentinel that answered knows the service"
+
+
+class NoPrimary(redis.exceptions.ConnectionError):
+    """No sentinel names a primary now; asking again helps when there is one."""
+
+
+async def find_primary(address: SentinelAddress) -> ServerAddress:
+    """Ask all sentinels at once, and believe the primary that most of them name; one may be behind the others.
+
+    Raises:
+        NoPrimary: None of them named one within `SENTINEL_SECONDS`.
+    """
+    problems: list[str] = []
+    named: Counter[ServerAddress] = Counter()
+    tasks = [asyncio.ensure_future(_asked(address, host, problems)) for host in address.hosts]
+    try:
+        for each in asyncio.as_completed(tasks):
+            found = await each
+            if found is not None:
+                named[found] += 1
+                if named[found] > len(tasks) // 2:
+                    return found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if not named:
+        raise NoPrimary(f"{address}: {'; '.join(problems)}")
+    return named.most_common(1)[0][0]
+
+
+async def _asked(address: SentinelAddress, host: Host, problems: list[str]) -> ServerAddress | None:
+    why = f"{host}: no answer within {SENTINEL_SECONDS:g} s"
+    with anyio.move_on_after(SENTINEL_SECONDS):
+        for access in _accesses(address.access):
+            try:
+                reply = await _ask_once(ServerAddress(host, access), address.service)
+            except redis.exceptions.AuthenticationError as error:
+                why = f"{host}: {error}"
+                continue
+            except (OSError, redis.exceptions.RedisError) as error:
+                why = f"{host}: {error}"
+                break
+            if reply is not None:
+                return _primary(address, reply)
+            why = f"{host}: {_UNKNOWN}"
+            break
+    problems.append(why)
+    return None
+
+
+def _accesses(access: Access) -> tuple[Access, ...]:
+    """Return how to greet a sentinel: most have no password, others that of the servers; databases they have none."""
+    bare = replace(access, username=None, password=None, database=0)
+    return (bare,) if access.password is None else (bare, replace(access, database=0))
+
+
+async def _ask_once(sentinel: ServerAddress, service: str) -> Any:
+    connection = connection_to(sentinel)
+    try:
+        await connection.connect()
+        return await ask(connection, *_QUESTION, service)
+    finally:
+        with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
+            await connection.disconnect(nowait=True)
+
+
+def _primary(address: SentinelAddress, reply: Any) -> ServerAddress:
+    name, port = reply
+    return ServerAddress(Host(name.decode(), int(port)), address.access)
+
+
+class SentinelConnection:
+    """A connection that finds out where it leads when it connects, and makes sure that a primary is there.
+
+    Args:
+        address: The sentinels and the service.
+        make: Makes an unconnected connection to a server.
+    """
+
+    def __init__(self, address: SentinelAddress, make: Callable[[ServerAddress], Connection]) -> None:
+        self._address = address
+        self._make = make
+        self._inner: Connection | None = None
+        self.write_now: Callable[[bytes], None]
+        self.read_response: Callable[..., Any]
+        self.send_packed_command: Callable[..., Any]
+        self.send_command: Callable[..., Any]
+
+    async def connect(self) -> None:
+        """Find the primary and connect to it.
+
+        Raises:
+            NoPrimary: There is none, or what a sentinel named is none any more.
+        """
+        self._inner = inner = self._make(await find_primary(self._address))
+        # From here on everything goes to the real connection without a detour.
+        self.write_now = inner.write_now
+        self.read_response = inner.read_response
+        self.send_packed_command = inner.send_packed_command
+        self.send_command = cast("Any", inner).send_command
+        await inner.connect()
+        role = (await ask(inner, "ROLE"))[0]
+        if role != b"master":
+            raise NoPrimary(f"{self._address}: what the sentinels name is a {role.decode()} at the moment")
+
+    async def disconnect(self, nowait: bool = False) -> None:  # noqa: FBT001, FBT002, redis-py's
+        """Close the socket."""
+        if self._inner is not None:
+            await self._inner.disconnect(nowait=nowait)
+
+
+def sync_client_to_primary(address: SentinelAddress, *, timeout_seconds: float) -> redis.Redis:
+    """Ask the sentinels one after the other, from a thread, and return a client for the primary that is named.
+
+    Raises:
+        NoPrimary: None of them names one that says so itself.
+    """
+    why = _UNKNOWN
+    for host in address.hosts:
+        for access in _accesses(address.access):
+            try:
+                primary = _sync_ask(ServerAddress(host, access), address, timeout_seconds)
+                return _verified(sync_client_to(primary, timeout_seconds=timeout_seconds))
+            except redis.exceptions.AuthenticationError as error:
+                why = f"{host}: {error}"
+            except (OSError, redis.exceptions.RedisError) as error:
+                why = f"{host}: {error}"
+                break
+    raise NoPrimary(f"{address}: {why}")
+
+
+def _sync_ask(sentinel: ServerAddress, address: SentinelAddress, timeout_seconds: float) -> ServerAddress:
+    client = cast("Any", sync_client_to(sentinel, timeout_seconds=min(timeout_seconds, SENTINEL_SECONDS)))
+    client.response_callbacks.clear()
+    try:
+        reply = client.execute_command(*_QUESTION, address.service)
+    finally:
+        client.close()
+    if reply is None:
+        raise NoPrimary(_UNKNOWN)
+    return _primary(address, reply)
+
+
+def _verified(client: redis.Redis) -> redis.Redis:
+    raw = cast("Any", client)
+    raw.response_callbacks.clear()
+    try:
+        role = raw.execute_command("ROLE")[0]
+    except BaseException:
+        client.close()
+        raise
+    if role != b"master":
+        client.close()
+        raise NoPrimary("what the sentinels name is no primary at the moment")
+    return client
