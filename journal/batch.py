@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,14 +36,18 @@ class Commit:
         operations: What to write, in order.
         done: Told of the end; must not raise.
         lane: What the commit belongs to: when one commit of a lane is refused for good, so are those queued after it.
+        takes_in: Whether it takes new work in: refused while the store's memory is full, when all others go on.
     """
 
-    __slots__ = ("done", "lane", "operations")
+    __slots__ = ("done", "lane", "operations", "takes_in")
 
-    def __init__(self, operations: list[Operation], done: CommitDone, lane: Hashable = None) -> None:
+    def __init__(
+        self, operations: list[Operation], done: CommitDone, lane: Hashable = None, *, takes_in: bool = False
+    ) -> None:
         self.operations = operations
         self.done = done
         self.lane = lane
+        self.takes_in = takes_in
 
     def writes(self, key: bytes) -> bool:
         """Return whether an operation names a key."""
@@ -56,13 +60,28 @@ class Commit:
 
 @dataclass(slots=True)
 class Batch:
-    """A numbered batch. Its words never change once they were sent; `on_wire` says whether an answer is awaited."""
+    """A numbered batch. What it says never changes once it was sent.
+
+    Attributes:
+        on_wire: Whether an answer is awaited.
+        in_doubt: Whether it was sent once without an answer, so that it may have been applied, whatever is said later.
+    """
 
     number: int
     serial: int
     commits: list[Commit]
     words: tuple[Any, ...]
     on_wire: bool = False
+    in_doubt: bool = False
+
+    @property
+    def takes_in(self) -> bool:
+        """Whether it takes new work in."""
+        return any(commit.takes_in for commit in self.commits)
+
+    def call(self, function: str) -> None:
+        """Have it applied by another name of the commit function, which does the same."""
+        self.words = (self.words[0], function, *self.words[2:])
 
     def key(self, position: int) -> bytes:
         """Return the key that stands at a position of the call, counted from 1."""
@@ -126,3 +145,18 @@ def build_batch(
     head += (space.answer_channel, space.undecodable)
     stamp = (tenure.epoch, tenure.token, number, serial, built_on, "".join(letters))
     return Batch(number, serial, commits, (*head, *keys, *stamp, *words))
+
+
+def without_intake(commits: Iterable[Commit]) -> tuple[list[Commit], list[Commit]]:
+    """Part commits into those that may go on while memory is full, and those that take in or were built on such."""
+    lanes: set[Hashable] = set()
+    staying: list[Commit] = []
+    turned_away: list[Commit] = []
+    for commit in commits:
+        if not commit.takes_in and (commit.lane is None or commit.lane not in lanes):
+            staying.append(commit)
+            continue
+        turned_away.append(commit)
+        if commit.lane is not None:
+            lanes.add(commit.lane)
+    return staying, turned_away

@@ -12,6 +12,7 @@ import redis.exceptions
 
 from .errors import KeylaneError, Overloaded, SchemaMismatch, StoreError, StoreUnavailable, WrongKeyType
 from .keyspace import SCHEMA_VERSION, PartitionSpace
+from .library import FINISHING
 from .link import LinkLost
 from .requests import Request
 from .store import Store, is_missing_function, refusal, store_error
@@ -36,6 +37,8 @@ TRACE_PAGE_ENTRIES: Final = 100
 START: Final = b"0-0"
 #: What a submission answers instead of an entry id when the request is already past the inbox.
 KNOWN: Final = b"KNOWN"
+
+_LAST_SEQUENCE: Final = 2**64 - 1
 
 #: Handed the id of the inbox entry or `KNOWN`, or the error; must not raise.
 Submitted: TypeAlias = Callable[[bytes | KeylaneError], None]
@@ -86,7 +89,8 @@ class Submission:
             space.result(request.invocation),
             space.invocation(request.invocation),
         )
-        words = (*self._store.words("submit", keys), INBOX_LIMIT, request.encode())
+        verb = FINISHING["submit"] if request.may_exceed_memory else "submit"
+        words = (*self._store.words(verb, keys), INBOX_LIMIT, request.encode())
         self._store.observer.before_send("submit", str(space), 0)
         self._store.submit(words, self._answered)
 
@@ -240,3 +244,9 @@ def comparable(entry: bytes) -> tuple[int, int]:
     """Return an entry id as numbers that sort as the stream does."""
     time_ms, _, sequence = entry.partition(b"-")
     return int(time_ms), int(sequence or 0)
+
+
+def just_before(entry: bytes) -> bytes:
+    """Return the id behind which an entry is the next one, whatever else the inbox holds."""
+    time_ms, sequence = comparable(entry)
+    return b"%d-%d" % ((time_ms, sequence - 1) if sequence else (time_ms - 1, _LAST_SEQUENCE))

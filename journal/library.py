@@ -16,6 +16,10 @@ from .keyspace import SCHEMA_VERSION
 VERBS = ("commit", "due", "recall", "submit", "acquire", "renew", "release", "observe", "announce", "withdraw")
 
 
+#: Second names of functions that take in, by which the server runs them for what finishes also while memory is full.
+FINISHING = {"commit": "finish", "submit": "insist"}
+
+
 @dataclass(frozen=True, slots=True)
 class Library:
     """The text to load and the names under which its functions are called."""

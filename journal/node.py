@@ -10,6 +10,7 @@ import redis.exceptions
 
 from .library import Library
 from .link import Connection, Link, LinkLost
+from .memory import MemoryWatch
 from .observer import Observer
 from .refusals import store_error
 from .urls import Host
@@ -27,6 +28,7 @@ class Node:
         observer: Told of every state change that is sent.
         routes: Knows which server has which partition.
         answer_timeout_seconds: How long an answer may take before a connection counts as lost.
+        memory_limit_ratio: The part of its `maxmemory` at which nothing new is taken in.
         leaves_read_only: Whether a connection is given up when its server says that it is a replica, because the next
             one may lead to the primary.
         host: Where it is, for a node of a cluster.
@@ -42,6 +44,7 @@ class Node:
         observer: Observer,
         routes: Routes,
         answer_timeout_seconds: float,
+        memory_limit_ratio: float,
         leaves_read_only: bool = False,
         host: Host | None = None,
     ) -> None:
@@ -63,7 +66,8 @@ class Node:
 
         self.calls = link("calls")
         self.commits = link("commits")
-        self.committer = Committer(self.commits, library, observer, routes)
+        self.memory = MemoryWatch(self.call, memory_limit_ratio)
+        self.committer = Committer(self.commits, library, observer, routes, self.memory.note_refusal)
         self._scope: anyio.CancelScope | None = None
         self._is_closed = False
 
@@ -73,7 +77,7 @@ class Node:
             return
         with anyio.CancelScope() as self._scope:
             async with anyio.create_task_group() as tasks:
-                for work in (self.calls.run, self.commits.run, self.committer.run):
+                for work in (self.calls.run, self.commits.run, self.committer.run, self.memory.run):
                     tasks.start_soon(work)
 
     def close(self) -> None:

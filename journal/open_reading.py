@@ -129,8 +129,12 @@ def why(
     if holder is None:
         return "nobody holds its partition: it goes on when a worker does"
     if standing.status is Status.RUNNING:
-        return f"runs at {holder}; its newest record is that of step {standing.steps - 1}"
-    return f"runs at {holder}, or is about to; nothing of it is recorded yet"
+        return f"runs at {holder}; its newest record is that of step {standing.steps - 1}{_waits_for_room(around)}"
+    return f"runs at {holder}, or is about to; nothing of it is recorded yet{_waits_for_room(around)}"
+
+
+def _waits_for_room(around: Surroundings) -> str:
+    return "" if around.full is None else f"; no step is started until there is room: {around.full}"
 
 
 def _waits(standing: Standing, retry_due_at: datetime | None, around: Surroundings) -> str:

@@ -111,11 +111,14 @@ def _with_records(
     if isinstance(accepted, Accepted):
         told = replace(told, key=accepted.key, handler=accepted.handler, version=accepted.version)
     is_over = status in TERMINAL
+    note = "its result is no longer kept" if is_over and told.result is None else ""
+    if around.full is not None and status is Status.RUNNING:
+        note = f"its next step waits until there is room: {around.full}"
     return replace(
         told,
         place=Place.JOURNAL,
         status=status,
-        note="its result is no longer kept" if is_over and told.result is None else "",
+        note=note,
         accepted_at=moment(notes[0].at_ms),
         ended_at=moment(notes[-1].at_ms) if is_over else None,
         failed_attempts=0 if standing is None else standing.attempts,
@@ -141,6 +144,8 @@ async def _in_inbox(
             waiting = waiting_request(space, entry, request)
             holder = around.owner.holder
             note = "its owner takes it in next" if holder else "nobody holds its partition: it waits for a worker"
+            if around.full is not None:
+                note = f"it is taken in when there is room: {around.full}"
             return replace(
                 told,
                 place=Place.INBOX,

@@ -62,6 +62,15 @@ class Request:
     shared: bool = False
     again: bool = False
 
+    @property
+    def may_exceed_memory(self) -> bool:
+        """Whether it is put into the inbox also while the store's memory is full.
+
+        It lets something go on that was taken in before, it only reads, or it may lie there already: a refusal would
+        say that nothing was taken in, and that is not known.
+        """
+        return self.kind is RequestKind.RESUME or self.shared or self.again
+
     def encode(self) -> bytes:
         """Return the bytes of the request."""
         flags = self.shared * _SHARED | self.again * _AGAIN

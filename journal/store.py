@@ -18,6 +18,7 @@ from .errors import StoreError, StoreUnavailable
 from .keyspace import PartitionSpace, check_namespace
 from .library import library
 from .link import Connection, LinkLost
+from .memory import MemoryWatch
 from .node import Node
 from .observer import NoObserver, Observer
 from .refusals import Refusal, is_missing_function, refusal, store_error
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["ANSWER_TIMEOUT_SECONDS", "Refusal", "Store", "is_missing_function", "refusal", "store_error"]
 
 ANSWER_TIMEOUT_SECONDS = 5.0
+MEMORY_LIMIT_RATIO = 0.9
 
 #: Handed the replies to several commands, each in its place; must not raise.
 AllDone: TypeAlias = Callable[[list[Any]], None]
@@ -54,6 +56,7 @@ class Store:
         namespace: The prefix under which everything lives.
         observer: Told of every state change that is sent; for tests.
         answer_timeout_seconds: How long an answer may take before a connection counts as lost.
+        memory_limit_ratio: The part of a server's `maxmemory` at which nothing new is taken in.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Store:
         namespace: str,
         observer: Observer | None = None,
         answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS,
+        memory_limit_ratio: float = MEMORY_LIMIT_RATIO,
     ) -> None:
         self.address = _openable(parse_store_url(url))
         self.url = str(self.address)
@@ -70,15 +74,22 @@ class Store:
         self.observer: Observer = observer or NoObserver()
         self.library = library()
         self.answer_timeout_seconds = answer_timeout_seconds
-        self.topology = self._topology()
+        self.topology = self._topology(memory_limit_ratio)
         #: Sends one command to the server that has its key, and hands the reply to a function that must not raise.
         self.submit = self.topology.submit
         self._stack = contextlib.AsyncExitStack()
         # Spelling the fixed keys of a partition costs more than looking it up.
         self.space = cache(self._space)
 
-    def _topology(self) -> Topology:
-        parts = Parts(self.new_connection, self._on_connect, self.library, self.observer, self.answer_timeout_seconds)
+    def _topology(self, memory_limit_ratio: float) -> Topology:
+        parts = Parts(
+            self.new_connection,
+            self._on_connect,
+            self.library,
+            self.observer,
+            self.answer_timeout_seconds,
+            memory_limit_ratio,
+        )
         if isinstance(self.address, ClusterAddress):
             return Cluster(self.address, parts)
         return OneServer(self.address, parts)
@@ -112,6 +123,15 @@ class Store:
         writer = PartitionWriter(space, tenure, self.topology.committer_of(space))
         self.topology.attend(writer)
         return writer
+
+    def memory_of(self, space: PartitionSpace) -> MemoryWatch:
+        """Return what is known of the memory of the server that holds a partition."""
+        return self.topology.node_of(space.owner).memory
+
+    @property
+    def memories(self) -> Sequence[MemoryWatch]:
+        """What is known of the memory of each server."""
+        return [node.memory for node in self.nodes]
 
     @property
     def nodes(self) -> Sequence[Node]:

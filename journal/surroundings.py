@@ -25,12 +25,14 @@ class Surroundings:
         now_ms: The partition's time.
         in_charge: Who is in charge of the object type, None where nobody has said so.
         is_type_known: Whether the namespace has the object type.
+        full: Why no step is started and nothing is taken in, None while there is room in the store.
     """
 
     owner: PartitionOwner
     now_ms: int
     in_charge: str | None
     is_type_known: bool
+    full: str | None = None
 
     @property
     def now(self) -> datetime:
@@ -69,7 +71,11 @@ async def look(
     owner = PartitionOwner(worker, machine, _number(epoch), _number(lease) or 0, is_released=released == "1")
     server_ms = int(clock[0]) * 1000 + int(clock[1]) // 1000 + (_number(offset_ms) or 0)
     now_ms = max(server_ms, _number(last_ms) or 0)
-    return Surroundings(owner, now_ms, _text(in_charge), bool(is_type_known)), others
+    memory = store.memory_of(space)
+    if memory.use is None:
+        await memory.look()
+    full = memory.why if memory.is_full else None
+    return Surroundings(owner, now_ms, _text(in_charge), bool(is_type_known), full), others
 
 
 def _text(value: bytes | None) -> str | None:

@@ -31,6 +31,7 @@ class Parts:
         library: The functions.
         observer: Told of every state change that is sent.
         answer_timeout_seconds: How long an answer may take before a connection counts as lost.
+        memory_limit_ratio: The part of a server's `maxmemory` at which nothing new is taken in.
     """
 
     connect: Callable[[ServerAddress | SocketAddress | SentinelAddress], Connection]
@@ -38,6 +39,7 @@ class Parts:
     library: Library
     observer: Observer
     answer_timeout_seconds: float
+    memory_limit_ratio: float
 
     def node(
         self,
@@ -57,6 +59,7 @@ class Parts:
             observer=self.observer,
             routes=routes,
             answer_timeout_seconds=self.answer_timeout_seconds,
+            memory_limit_ratio=self.memory_limit_ratio,
             leaves_read_only=leaves_read_only,
             host=host,
         )
@@ -171,6 +174,7 @@ class OneServer:
         await self._node.calls.wait_up(timeout_seconds)
         tasks.start_soon(self._node.commits.run)
         tasks.start_soon(self._node.committer.run)
+        tasks.start_soon(self._node.memory.run)
 
     async def wait_up(self, timeout_seconds: float) -> None:
         """Wait until the server is connected."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import redis.exceptions
 
-from .errors import SchemaMismatch, WrongKeyType
+from .errors import SchemaMismatch, StoreFull, WrongKeyType
 from .keyspace import owners_key, types_key
-from .store import Store
+from .store import Store, store_error
 
 
 async def register_types(store: Store, partitions: Mapping[str, int], owners: Mapping[str, str]) -> None:
@@ -24,23 +25,30 @@ async def register_types(store: Store, partitions: Mapping[str, int], owners: Ma
     Raises:
         SchemaMismatch: The namespace has a type with another count.
         StoreUnavailable: The store is away.
+        StoreFull: It has no memory for what is new in it.
         WrongKeyType: A foreign key stands in a registry's place.
     """
     types, in_charge = types_key(store.namespace), owners_key(store.namespace)
-    writes = [("HSETNX", types, name, count) for name, count in partitions.items()]
-    replies = await store.together(
-        [
-            ("HSET", in_charge, *(word for pair in owners.items() for word in pair)),
-            *writes,
-            ("HMGET", types, *partitions),
-        ]
-    )
-    for key, reply in zip([in_charge, *[types] * (len(writes) + 1)], replies, strict=True):
-        if isinstance(reply, redis.exceptions.ResponseError):
-            raise WrongKeyType(key.decode()) from reply
-    for (name, count), found in zip(partitions.items(), replies[-1], strict=True):
+    known = await _ask(store, [("HMGET", types, *partitions), ("HMGET", in_charge, *owners)], [types, in_charge])
+    missing = [name for name, found in zip(partitions, known[0], strict=True) if found is None]
+    others = [name for name, found in zip(owners, known[1], strict=True) if found != owners[name].encode()]
+    # What stands there already is not written again: a worker that starts while memory is full could not.
+    writes: list[tuple[Any, ...]] = [("HSET", in_charge, name, owners[name]) for name in others]
+    writes += [("HSETNX", types, name, partitions[name]) for name in missing]
+    keys = [in_charge] * len(others) + [types] * len(missing)
+    *_, counts = await _ask(store, [*writes, ("HMGET", types, *partitions)], [*keys, types])
+    for (name, count), found in zip(partitions.items(), counts, strict=True):
         if int(found) != count:
             raise SchemaMismatch(f"partitions of {name}:", int(found), count)
+
+
+async def _ask(store: Store, commands: Sequence[tuple[Any, ...]], keys: Sequence[bytes]) -> list[Any]:
+    replies = await store.together(commands)
+    for key, reply in zip(keys, replies, strict=True):
+        if isinstance(reply, redis.exceptions.ResponseError):
+            named = store_error(reply, store.url)
+            raise (named if isinstance(named, StoreFull) else WrongKeyType(key.decode())) from reply
+    return replies
 
 
 async def read_types(store: Store) -> dict[str, int]:

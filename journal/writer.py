@@ -7,9 +7,10 @@ Batches behind one that was not applied answer GAP and are sent again after it, 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from enum import Enum, auto
 from functools import partial
 from typing import Any, Protocol, assert_never
@@ -17,10 +18,10 @@ from typing import Any, Protocol, assert_never
 import anyio
 import redis.exceptions
 
-from .batch import Batch, Commit, build_batch
-from .errors import Fenced, InternalError, StoreError, WrongKeyType
+from .batch import Batch, Commit, build_batch, without_intake
+from .errors import Fenced, InternalError, StoreError, StoreFull, WrongKeyType
 from .keyspace import PartitionSpace
-from .library import Library
+from .library import FINISHING, Library
 from .link import Link, LinkLost
 from .observer import Observer
 from .refusals import why_unavailable
@@ -41,7 +42,7 @@ RESEND_CAP_SECONDS = 1.0
 REST_CAP_SECONDS = 0.1
 
 _NOT_APPLIED = (
-    "OOM", "LOADING", "BUSY", "READONLY", "TRYAGAIN", "MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN", "MISCONF",
+    "LOADING", "BUSY", "READONLY", "TRYAGAIN", "MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN", "MISCONF",
     "NOREPLICAS", "GAP", "ERR Function not found", "Function not found",
 )  # fmt: skip
 
@@ -59,6 +60,7 @@ class Answer(Enum):
 
     APPLIED = auto()
     SEND_AGAIN = auto()
+    FULL = auto()
     FENCED = auto()
     REFUSED = auto()
 
@@ -84,9 +86,10 @@ def _classify_error(error: redis.exceptions.ResponseError) -> Answer:
     text = str(error)
     if text.startswith("FENCED"):
         return Answer.FENCED
+    if isinstance(error, redis.exceptions.OutOfMemoryError) or text.startswith("OOM"):
+        return Answer.FULL
     retried = (
-        redis.exceptions.OutOfMemoryError
-        | redis.exceptions.ReadOnlyError
+        redis.exceptions.ReadOnlyError
         | redis.exceptions.TryAgainError
         | redis.exceptions.AskError
         | redis.exceptions.ClusterDownError
@@ -135,6 +138,7 @@ class PartitionWriter:
         self.unanswered: deque[Batch] = deque()
         self.number = 0
         self.serial = 0
+        self.applied_number = 0
         self.applied_serial = 0
         self.on_wire = 0
         self.resending = False
@@ -170,6 +174,8 @@ class PartitionWriter:
             return []
         queued = self.queued
         commits = [queued.popleft() for _ in range(min(len(queued), COMMITS_PER_BATCH))]
+        if self._committer.is_full and not any(commit.takes_in for commit in commits):
+            function = self._committer.finishing
         self.number += 1
         self.serial += 1
         built_on = self.unanswered[-1].serial if self.unanswered else self.applied_serial
@@ -226,6 +232,7 @@ class PartitionWriter:
             self.lose(InternalError(f"{self.name}: batch {batch.number} was answered before the one ahead of it"))
             return
         self.unanswered.popleft()
+        self.applied_number = batch.number
         self.applied_serial = batch.serial
         for commit in batch.commits:
             _tell(commit, now, None)
@@ -260,6 +267,26 @@ class PartitionWriter:
         for commit in refused:
             _tell(commit, 0, reason)
 
+    def turn_away(self) -> None:
+        """Take out of the queue what takes in, with all that was built on it, since the store has no memory for it.
+
+        Nothing may be on the wire. What was never in doubt was not applied, so its numbers are free again. A batch that
+        is in doubt may have been applied before the memory was full: it goes on as it is, by the name that is let in.
+        """
+        kept = list(itertools.takewhile(lambda batch: batch.in_doubt, self.unanswered))
+        for batch in kept:
+            batch.call(self._committer.finishing)
+        others = list(self.unanswered)[len(kept) :]
+        everything = [commit for batch in others for commit in batch.commits]
+        everything.extend(self.queued)
+        staying, turned_away = without_intake(everything)
+        self.unanswered = deque(kept)
+        self.resending = bool(kept)
+        self.number -= len(others)
+        self.queued = deque(staying)
+        for commit in turned_away:
+            _tell(commit, 0, StoreFull())
+
 
 def _wrong_position(error: Exception) -> int | None:
     """Return the position of the foreign key that a refusal names, or None for another refusal."""
@@ -275,12 +302,28 @@ class Committer:
         library: The functions.
         observer: Told of every batch before it is sent and after its answer.
         routes: Knows which server has which partition.
+        on_full: Called when the server has refused a batch for want of memory.
+
+    Attributes:
+        is_full: Whether the server had no memory when it was last asked to take something in.
+        finishing: The name of the commit function by which it runs while memory is full.
     """
 
-    def __init__(self, link: Link, library: Library, observer: Observer, routes: Routes) -> None:
+    def __init__(
+        self,
+        link: Link,
+        library: Library,
+        observer: Observer,
+        routes: Routes,
+        on_full: Callable[[], None] | None = None,
+    ) -> None:
         self.routes = routes
         self._link = link
         self._function = library.function("commit")
+        self.finishing = library.function(FINISHING["commit"])
+        self.is_full = False
+        self._on_full = on_full
+        self._full: set[PartitionWriter] = set()
         self._code = library.code
         self._observer = observer
         self._ready: dict[PartitionWriter, None] = {}
@@ -337,7 +380,7 @@ class Committer:
         self._waiting = 0
         sent: list[tuple[PartitionWriter, Batch]] = []
         for writer in ready:
-            if writer.lost is None and writer not in self._refused:
+            if writer.lost is None and writer not in self._refused and writer not in self._full:
                 sent.extend((writer, batch) for batch in writer.next_batches(self._function))
         if not sent:
             return
@@ -363,10 +406,19 @@ class Committer:
             self._take(turn, writer, batch, reply)
         if not turn.unanswered:
             self._turns_in_flight -= 1
-        if self._refused and not writer.on_wire and writer in self._refused:
-            writer.refuse(*self._refused.pop(writer))
+        if (self._refused or self._full) and not writer.on_wire:
+            self._settle_refusals(writer)
         if writer.queued or writer.resending or not turn.unanswered:
             self._wake_after(writer)
+
+    def _settle_refusals(self, writer: PartitionWriter) -> None:
+        """Let a writer whose batches are all answered take out what was refused."""
+        if writer in self._refused:
+            writer.refuse(*self._refused.pop(writer))
+        if writer in self._full:
+            self._full.discard(writer)
+            if writer.lost is None:
+                writer.turn_away()
 
     def _take(self, turn: _Turn, writer: PartitionWriter, batch: Batch, reply: Any) -> None:
         answer = classify(reply)
@@ -375,13 +427,18 @@ class Committer:
                 self._failures = 0
                 if writer.setbacks:
                     writer.recovered()
+                if self.is_full and batch.words[1] == self._function:
+                    self.is_full = False
                 writer.applied(batch, reply)
+            case Answer.FULL:
+                self._note_full(writer, batch)
             case Answer.SEND_AGAIN if _is_gap(reply) and batch is writer.unanswered[0]:
                 # All before it was answered as applied. So the store has forgotten some of it, and what this owner has
                 # in memory is built on more than there is.
                 logger.error("%s: the store has lost writes: batch %d is answered %s", writer.name, batch.number, reply)
                 writer.lose(StoreError(f"{writer.name}: the store has lost writes that it had confirmed"))
             case Answer.SEND_AGAIN:
+                batch.in_doubt |= isinstance(reply, LinkLost)
                 self._note_failure(turn, writer, batch, reply)
                 writer.resending = True
             case Answer.FENCED:
@@ -392,6 +449,14 @@ class Committer:
                 self._refused.setdefault(writer, (batch, reply))
             case _:
                 assert_never(answer)
+
+    def _note_full(self, writer: PartitionWriter, batch: Batch) -> None:
+        if not self.is_full:
+            logger.warning("%s: the store's memory is full: batch %d takes nothing in", writer.name, batch.number)
+        self.is_full = True
+        self._full.add(writer)
+        if self._on_full is not None:
+            self._on_full()
 
     def _note_failure(self, turn: _Turn, writer: PartitionWriter, batch: Batch, reply: Any) -> None:
         logger.info("%s: batch %d will be sent again: %s", writer.name, batch.number, reply)

@@ -47,6 +47,9 @@ class Settings(BaseSettings):
     retry_cap_seconds: Seconds = Field(10.0, description="The longest pause.")
     retry_attempts: int = Field(10, ge=1, le=10_000, description="Attempts in all.")
 
+    memory_limit_ratio: float = Field(
+        0.9, gt=0.05, le=1, description="Part of the server's maxmemory at which nothing new is taken in."
+    )
     payload_limit_bytes: int = Field(1_048_576, ge=1_024, le=268_435_456, description="Largest single value.")
     snapshot_every_deltas: Count = Field(32, description="State deltas after which an object gets a snapshot.")
     result_retention_seconds: Seconds = Field(86_400.0, description="How long results and histories are kept.")

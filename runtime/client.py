@@ -83,9 +83,9 @@ class Client:
         settings: Settings | None = None,
         local: LocalRoutes | None = None,
     ) -> None:
-        self._own_store = Store(reachable(store), namespace=namespace) if isinstance(store, str) else None
-        self.store = self._own_store or cast("Store", store)
         self.settings = settings or Settings()
+        self._own_store = self._opened(store, namespace) if isinstance(store, str) else None
+        self.store = self._own_store or cast("Store", store)
         self.answers = Answers(self.store, sweep_seconds=self.settings.sweep_seconds)
         self.remote = Remote(self.store, self.answers)
         self._local = local
@@ -93,6 +93,9 @@ class Client:
         self._places = Places(self.store, local)
         self._payload_limit_bytes = self.settings.payload_limit_bytes
         self._stack = contextlib.AsyncExitStack()
+
+    def _opened(self, url: str, namespace: str) -> Store:
+        return Store(reachable(url), namespace=namespace, memory_limit_ratio=self.settings.memory_limit_ratio)
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -188,6 +191,8 @@ class Client:
             return order.output.load(ended.result)
         space = await self._space(order, patience)
         if ended is None:
+            if door is None and order.only_takes_in:
+                self.store.memory_of(space).check()
             request = order.request(RequestKind.CALL, raw_id, idempotency_key, self._id, again=door is not None)
             ended = await self.remote.ask(space, request, patience)
         elif isinstance(ended, Replayed):
@@ -225,6 +230,7 @@ class Client:
         """
         order = self._order(target, key, rest, idempotency_key)
         space = await self._space(order)
+        self.store.memory_of(space).check()
         request = order.request(RequestKind.SEND, new_invocation_id(), idempotency_key, self._id)
         entry = await self.remote.put(space, request, Patience(None))
         invocation = InvocationId(space.type_name, space.number, request.invocation)

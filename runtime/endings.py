@@ -45,6 +45,8 @@ TRACEBACK_LIMIT_CHARACTERS = 1500
 #: What is longer of an error is cut: each failed attempt is recorded with its error.
 MESSAGE_LIMIT_CHARACTERS = 10_000
 DETAILS_LIMIT_BYTES = 1_048_576
+#: How long the answer to a request that leaves no history is kept when it is given while the store's memory is full.
+FULL_RETENTION_MS = 30_000
 #: How long the hash of a day's idempotency keys outlives the retention of its youngest key.
 DAY_MS = 86_400_000
 
@@ -167,7 +169,7 @@ def accept_in_order(lane: Lane, last: Invocation) -> None:
         if invocation is last:
             break
     if writes:
-        lane.commit(writes, None, partial(_accepted, taken))
+        lane.commit(writes, None, partial(_accepted, taken), takes_in=True)
 
 
 def _accepted(taken: list[Invocation], now_ms: int, error: BaseException | None) -> None:
@@ -188,7 +190,7 @@ def _take_out(invocation: Invocation) -> None:
 async def _write(lane: Lane, invocation: Invocation, writes: list[Operation], *, was_accepted: bool) -> None:
     """Write what may take an invocation in as well, and wait until it is durable."""
     try:
-        await lane.write(writes)
+        await lane.write(writes, takes_in=not was_accepted)
     except Exception:
         if not was_accepted:
             _take_out(invocation)
@@ -245,7 +247,7 @@ def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, de
         writes.extend(lane.history_trim(state))
     lane.queue.pop(0)
     invocation.ended = True
-    lane.commit(writes, delta or None, partial(_finished, lane, invocation, outcome))
+    lane.commit(writes, delta or None, partial(_finished, lane, invocation, outcome), takes_in=is_short)
 
 
 def _finished(lane: Lane, invocation: Invocation, outcome: Outcome, now_ms: int, error: BaseException | None) -> None:
@@ -327,7 +329,9 @@ def answer(
     done: CommitDone = _nothing,
 ) -> None:
     """Write the outcome of a request that leaves no history."""
-    writes = [operations.result(partition.space, raw_id, outcome, partition.result_retention_ms)]
+    # While memory is full nothing that could do without is left behind for long.
+    kept_ms = FULL_RETENTION_MS if partition.memory.is_full else partition.result_retention_ms
+    writes = [operations.result(partition.space, raw_id, outcome, kept_ms)]
     if entry is not None:
         writes.append(operations.settle_entry(entry))
         partition.remember(raw_id)

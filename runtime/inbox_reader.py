@@ -10,7 +10,7 @@ import anyio
 
 from ..journal.codec import Undecodable
 from ..journal.errors import KeylaneError
-from ..journal.inbox import read_after
+from ..journal.inbox import comparable, read_after
 from ..journal.lane_reading import ask
 from ..journal.requests import Request
 from .partition import Partition, Phase
@@ -28,6 +28,7 @@ ENTRIES_PER_READ = 256
 #: A partition with so many calls in hand reads no more until some have ended.
 IN_HAND_MAX = 4096
 TRY_AGAIN_SECONDS = 0.2
+_TAKING = (Phase.OPENING, Phase.OPEN)
 
 
 class InboxReader:
@@ -87,7 +88,7 @@ class InboxReader:
             dirty, self._dirty = self._dirty, {}
             open_ones = [partition for partition in dirty if partition.phase is Phase.OPEN]
             try:
-                await self._read(open_ones)
+                await self._read_some(open_ones)
             except Exception as error:  # noqa: BLE001, whatever it is, the next try may go better
                 level = logging.INFO if isinstance(error, KeylaneError) else logging.ERROR
                 logger.log(level, "inboxes are not readable now: %s", error)
@@ -95,34 +96,87 @@ class InboxReader:
                 for partition in open_ones:
                     self._note(partition)
 
+    async def _read_some(self, partitions: list[Partition]) -> None:
+        usual: list[Partition] = []
+        for partition in partitions:
+            if partition.memory.is_full:
+                await self._read_ahead(partition)
+            elif partition.behind is not None:
+                await self.read_all(partition)
+            else:
+                usual.append(partition)
+        await self._read(usual)
+
     async def _read(self, partitions: list[Partition]) -> None:
         willing = [partition for partition in partitions if not partition.has_in_hand(IN_HAND_MAX)]
+        asked_from = [partition.cursor for partition in willing]
         reads = [_words(partition) for partition in willing]
         replies = await ask(self._store, reads, [partition.space.inbox for partition in willing])
-        for partition, entries in zip(willing, replies, strict=True):
-            if partition.phase is not Phase.OPEN:
+        for partition, cursor, entries in zip(willing, asked_from, replies, strict=True):
+            # Meanwhile something may have been put back, which comes first then.
+            if partition.phase not in _TAKING or partition.cursor != cursor:
                 continue
             for entry, fields in entries:
-                self._intake.take_entry(partition, entry, _data(fields))
-                partition.cursor = entry
+                self._take(partition, entry, _data(fields))
             if len(entries) == ENTRIES_PER_READ:
                 self._note(partition)
+            else:
+                partition.ahead.clear()
+
+    def _take(self, partition: Partition, entry: bytes, data: bytes) -> None:
+        partition.cursor = entry
+        if partition.ahead and entry in partition.ahead:
+            partition.ahead.discard(entry)
+            return
+        self._intake.take_entry(partition, entry, data)
 
     async def read_all(self, partition: Partition) -> None:
         """Take in the whole inbox of a partition that is being opened; what was dealt with already is taken out.
 
+        While the store's memory is full, only what needs no room is taken in, and the rest when there is some.
+
         Raises:
             StoreUnavailable: The store is away; reading goes on from there when it is called again.
         """
-        while True:
-            entries = await read_after(self._store, partition.space, partition.cursor, ENTRIES_PER_READ)
+        while not partition.memory.is_full:
+            cursor = partition.cursor
+            entries = await read_after(self._store, partition.space, cursor, ENTRIES_PER_READ)
             known = await self._known(partition, [data for _, data in entries])
+            if partition.phase not in _TAKING:
+                return
+            if partition.cursor != cursor:
+                continue
             for (entry, data), is_known in zip(entries, known, strict=True):
-                if is_known:
+                if is_known and entry not in partition.ahead and not partition.is_known(_raw_id(data)):
+                    partition.cursor = entry
                     partition.settle_entry(entry)
                 else:
-                    self._intake.take_entry(partition, entry, data)
-                partition.cursor = entry
+                    self._take(partition, entry, data)
+            if len(entries) < ENTRIES_PER_READ:
+                partition.behind = None
+                partition.ahead.clear()
+                return
+        await self._read_ahead(partition)
+
+    async def _read_ahead(self, partition: Partition) -> None:
+        """Deal with what needs no room, also behind requests that have to wait for some."""
+        partition.looked = max(partition.cursor, partition.looked, key=comparable)
+        while True:
+            cursor = partition.looked
+            entries = await read_after(self._store, partition.space, cursor, ENTRIES_PER_READ)
+            known = await self._known(partition, [data for _, data in entries])
+            if partition.phase not in _TAKING:
+                return
+            if partition.looked != cursor:
+                continue
+            for (entry, data), is_known in zip(entries, known, strict=True):
+                partition.looked = entry
+                if is_known or entry in partition.ahead:
+                    continue
+                if self._intake.take_ahead(partition, entry, data):
+                    partition.ahead.add(entry)
+                else:
+                    partition.leave(entry)
             if len(entries) < ENTRIES_PER_READ:
                 return
 

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 from ..journal import operations
 from ..journal.batch import Commit
 from ..journal.codec import Undecodable, pack
-from ..journal.errors import CallError, InternalError, KeylaneError, Overloaded, PayloadTooLarge, UnknownHandler
+from ..journal.errors import (
+    CallError,
+    InternalError,
+    KeylaneError,
+    Overloaded,
+    PayloadTooLarge,
+    StoreFull,
+    UnknownHandler,
+)
 from ..journal.outcomes import Outcome, Succeeded, encode_outcome
 from ..journal.records import PauseReason
 from ..journal.requests import Request, RequestKind, ResumeOrder
@@ -79,6 +87,27 @@ class Intake:
             error = InternalError("the runtime failed on this request; see its log")
             refuse(partition, request.invocation, entry, request.client, error)
 
+    def take_ahead(self, partition: Partition, entry: bytes, data: bytes) -> bool:
+        """Deal with an inbox entry that need not wait for room in the store, and return whether it was one.
+
+        What lets something go on and what only reads is taken in. A caller that waits is told that there is no room;
+        what was sent stays where it is.
+        """
+        try:
+            request = Request.decode(data)
+        except Undecodable:
+            return False
+        handler = partition.virtual_object.handlers.get(request.handler)
+        is_read = handler is not None and handler.kind == "shared"
+        if request.kind is RequestKind.SEND and not is_read:
+            return False
+        if request.kind is RequestKind.CALL and not is_read and not partition.is_known(request.invocation):
+            error = StoreFull(partition.memory.why)
+            refuse(partition, request.invocation, entry, request.client, error)
+            return True
+        self.take_entry(partition, entry, data)
+        return True
+
     def _settle_copy(self, partition: Partition, entry: bytes, request: Request) -> None:
         known = partition.open.get(request.invocation)
         if known is None or known.entry != entry:
@@ -112,7 +141,13 @@ class Intake:
 
         Raises:
             CallError: It was refused; nothing of it is written.
+            StoreFull: Nothing is taken in at the moment.
+            DoorClosed: It has to go through the inbox.
         """
+        partition.memory.check()
+        if partition.behind is not None:
+            # What this caller has put into the inbox before may be among what was put back.
+            raise DoorClosed
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._check_size(partition, payload)
         invocation = Invocation(raw_id, handler, payload)
@@ -157,7 +192,8 @@ class Intake:
             if is_open and invocation.arrived_at > limit:
                 break
             unaccepted.popleft()
-            if not is_open or invocation.lane.partition.phase is Phase.LOST:
+            partition = invocation.lane.partition
+            if not is_open or partition.phase is Phase.LOST:
                 continue
             accept_in_order(invocation.lane, invocation)
             if not invocation.accepted:

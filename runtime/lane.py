@@ -125,25 +125,34 @@ class Lane:
         partition = self.partition
         return [operations.trim(partition.space, self.key_text, partition.history_retention_ms)]
 
-    def commit(self, writes: list[Operation], delta: Delta | None = None, done: CommitDone | None = None) -> None:
+    def commit(
+        self,
+        writes: list[Operation],
+        delta: Delta | None = None,
+        done: CommitDone | None = None,
+        *,
+        takes_in: bool = False,
+    ) -> None:
         """Queue a commit of this lane.
 
         Args:
             writes: What to write.
             delta: The state change that becomes durable with it.
             done: Told of the end, after the lane itself.
+            takes_in: Whether an invocation is taken in with it: refused while the store's memory is full.
         """
         self._unsettled += 1
-        self.partition.writer.commit(Commit(writes, partial(self._settled, delta, done), self))
+        settled = partial(self._settled, delta, done)
+        self.partition.writer.commit(Commit(writes, settled, self, takes_in=takes_in))
 
-    async def write(self, writes: list[Operation], delta: Delta | None = None) -> None:
+    async def write(self, writes: list[Operation], delta: Delta | None = None, *, takes_in: bool = False) -> None:
         """Queue a commit and wait until it, and so everything before it in this lane, is durable.
 
         Raises:
             BaseException: The commit was refused or the partition is lost.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.commit(writes, delta, partial(_resolve, future))
+        self.commit(writes, delta, partial(_resolve, future), takes_in=takes_in)
         await future
 
     def gate(self) -> asyncio.Future[None] | None:

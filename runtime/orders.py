@@ -34,6 +34,11 @@ class Order:
         self.partitions: int | None = None
         self.shared = False
 
+    @property
+    def only_takes_in(self) -> bool:
+        """Whether it is known to ask for new work; of a call by name that knows only the owner."""
+        return self.output is not None and not self.shared
+
     def request(
         self, kind: RequestKind, raw_id: bytes, idempotency_key: str | None, client: bytes, *, again: bool = False
     ) -> Request:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ..journal import operations
 from ..journal.batch import Commit
-from ..journal.errors import InternalError, KeylaneError
-from ..journal.inbox import START
+from ..journal.errors import InternalError, KeylaneError, StoreFull
+from ..journal.inbox import START, comparable, just_before
 from ..journal.key import Key, format_id
 from ..journal.outcomes import Outcome
 from .invocation import Invocation
@@ -136,7 +136,13 @@ class Partition:
         self.expiring_days: set[int] = set()
         self.waiting: dict[bytes, Callable[[], None]] = {}
         self.sleepers: dict[bytes, asyncio.Future[None]] = {}
+        self.memory = store.memory_of(space)
         self.cursor = START
+        #: The last of the entries that were left in the inbox, or put back, for want of memory: nothing may pass them.
+        self.behind: bytes | None = None
+        #: Entries that were dealt with ahead of their turn, and how far the inbox was looked through for such.
+        self.ahead: set[bytes] = set()
+        self.looked = START
         self.running = 0
         self.serving: set[bytes] = set()
         self.result_retention_ms = int(settings.result_retention_seconds * 1000)
@@ -237,10 +243,57 @@ class Partition:
             self.lose()
             return
         refused, lane.refused = lane.refused, ()
-        for invocation in reversed(refused):
-            self._take_back(lane, invocation, error)
+        if isinstance(error, StoreFull):
+            self._turn_away_lane(lane, refused, error)
+        else:
+            for invocation in reversed(refused):
+                self._take_back(lane, invocation, error)
         lane.loaded = False
         self.host.load(lane, self._pause_after_refusal(lane))
+
+    def _turn_away_lane(self, lane: Lane, refused: tuple[Invocation, ...], error: StoreFull) -> None:
+        """Keep in a lane what was taken in durably before its store was full, and turn everything else away."""
+        # What lets a day's keys expire may be among what was refused.
+        self.expiring_days.clear()
+        everything = [*refused, *(each for each in lane.queue if not each.ended)]
+        lane.queue[:] = [each for each in everything if each.accepted]
+        for invocation in lane.queue:
+            invocation.ended = False
+        for invocation in everything:
+            if not invocation.accepted:
+                self.turn_away(invocation, error)
+
+    def turn_away(self, invocation: Invocation, error: StoreFull) -> None:
+        """Forget an invocation that the store has no memory for: nothing of it was written.
+
+        A caller of this process is told so. A request is left where it lies, to be taken in later with what is behind
+        it.
+        """
+        invocation.ended = True
+        entry = invocation.entry
+        if entry is None:
+            self.ended(invocation, error)
+        else:
+            invocation.entry = None
+            self.ended(invocation, OwnershipLost(str(self.space)))
+            self._ended.pop(invocation.raw_id, None)
+            self.put_back(entry)
+        callbacks, invocation.on_recalled = invocation.on_recalled, []
+        for callback in callbacks:
+            callback()
+
+    def leave(self, entry: bytes) -> None:
+        """Leave an entry in the inbox; until it is taken in, nothing that comes later may go ahead of it."""
+        if self.behind is None or comparable(self.behind) < comparable(entry):
+            self.behind = entry
+
+    def put_back(self, entry: bytes) -> None:
+        """Have the inbox read again from an entry on."""
+        self.leave(entry)
+        self.ahead.discard(entry)
+        before = just_before(entry)
+        self.cursor = min(self.cursor, before, key=comparable)
+        self.looked = min(self.looked, before, key=comparable)
 
     @staticmethod
     def _pause_after_refusal(lane: Lane) -> float:

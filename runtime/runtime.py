@@ -112,7 +112,12 @@ class Runtime:
 
     async def _open(self) -> None:
         self._store_url = await self._resolve()
-        self._store = Store(self._store_url, namespace=self.namespace, observer=self._observer)
+        self._store = Store(
+            self._store_url,
+            namespace=self.namespace,
+            observer=self._observer,
+            memory_limit_ratio=self.settings.memory_limit_ratio,
+        )
         await self._stack.enter_async_context(self._store)
         await self._check(self._store)
         self._worker = await self._stack.enter_async_context(Worker(self.app, self._store, self.settings))

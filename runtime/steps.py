@@ -28,6 +28,7 @@ from ..journal.errors import (
 from ..journal.records import PauseReason, Record, StepAttemptFailed, StepCompleted, StepFailed
 from .endings import accept_in_order, acceptance, failure_of, pause, record, state_change, terminal_error
 from .frames import caller_line
+from .partition import Phase
 from .step_plan import StepPlan, StepPlans
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class Steps:
                 ctx.check_current()
             else:
                 await self._settle(ctx, lane, invocation)
+            if lane.partition.memory.is_full:
+                await self._room(ctx, lane, invocation)
             settled = await self._try(ctx, lane, invocation, plan)
         if isinstance(settled, StepFailed):
             raise _error_of(settled)
@@ -142,6 +145,21 @@ class Steps:
         gate = lane.gate()
         if gate is not None:
             await self._through(ctx, gate)
+
+    async def _room(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation) -> None:
+        """Wait until the store has room for what a step records; the slot serves others meanwhile."""
+        partition = lane.partition
+        if partition.phase is not Phase.OPEN:
+            raise ctx.end(Suspended())
+        room = partition.sleepers[invocation.raw_id] = partition.memory.room()
+        with self._slots.lent():
+            try:
+                await room
+            except Suspended as suspended:
+                raise ctx.end(suspended) from None
+            finally:
+                partition.sleepers.pop(invocation.raw_id, None)
+        ctx.check_current()
 
     async def _through(self, ctx: ExclusiveContext, durable: asyncio.Future[None]) -> None:
         try:
@@ -230,12 +248,13 @@ class Steps:
         record(invocation, fact)
         raw_id = invocation.raw_id
         delta = ctx.writes
+        takes_in = not invocation.accepted
         writes = acceptance(lane, invocation)
         writes.append(operations.record(lane.partition.space, raw_id, fact))
         writes.extend(state_change(lane, invocation, delta))
         writes.extend(more)
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        lane.commit(writes, delta or None, partial(_recorded, invocation, fact, durable))
+        lane.commit(writes, delta or None, partial(_recorded, invocation, fact, durable), takes_in=takes_in)
         await self._through(ctx, durable)
         ctx.pass_durable_point()
 

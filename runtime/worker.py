@@ -256,6 +256,8 @@ class Worker:
                     # Lanes find out by themselves; commits that belong to none have nobody else to tell.
                     partition.lose()
                     continue
+                # Its slot may have gone to another server.
+                partition.memory = self._store.memory_of(partition.space)
                 partition.forget_ended()
                 partition.read_again()
                 self._timers.sweep(partition)

@@ -1,5 +1,8 @@
 -- commit: apply one numbered batch of an owner's commits, whole or not at all.
 --
+-- Under this name the server refuses it while memory is full, so it is what takes work in. The same function has a second
+-- name, finish, under which it runs also then: for batches that only end, park or record what was taken in before.
+--
 -- KEYS  1 owner · 2 due · 3 runnable · 4 inbox · 5 answer channel · 6 undecodable · 7… the streams, lists, results and
 --       hashes that the operations name by position
 -- ARGV  1 epoch · 2 token · 3 batch number · 4 serial · 5 serial of the batch that this one is built on, 0 for the first
@@ -116,3 +119,4 @@ local function commit(keys, argv)
 end
 
 register('commit', commit)
+register('finish', commit, {'allow-oom'})

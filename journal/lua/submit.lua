@@ -7,7 +7,9 @@
 -- whose answer was lost is sent again under the same id. While the first one still lies in the inbox both lie there, and
 -- the owner takes the second for what it is.
 -- A partition that nobody has owned yet has no schema and takes entries in.
--- Refuses SCHEMA, WRONGKEYTYPE key, OVERLOADED entries; and, as it takes in, everything while memory is full.
+-- Refuses SCHEMA, WRONGKEYTYPE key, OVERLOADED entries; and, as it takes in, everything while memory is full. The same
+-- function has a second name, insist, under which it runs also then: for requests that finish something, that only read,
+-- or whose first submission may have been applied.
 
 local function submit(keys, argv)
   local owner, inbox = keys[1], keys[2]
@@ -24,3 +26,4 @@ local function submit(keys, argv)
 end
 
 register('submit', submit)
+register('insist', submit, {'allow-oom'})

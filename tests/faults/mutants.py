@@ -65,9 +65,14 @@ _commit = Lane.commit
 
 
 def answer_at_once(
-    self: Lane, writes: list[Operation], delta: Delta | None = None, done: CommitDone | None = None
+    self: Lane,
+    writes: list[Operation],
+    delta: Delta | None = None,
+    done: CommitDone | None = None,
+    *,
+    takes_in: bool = False,
 ) -> None:
     """Queue a commit, and tell whoever waits for it that it is durable."""
-    _commit(self, writes, delta)
+    _commit(self, writes, delta, takes_in=takes_in)
     if done is not None:
         done(0, None)

@@ -18,7 +18,7 @@ from keylane.journal.batch import Commit
 from keylane.journal.embedded import bundled_binary
 from keylane.journal.key import new_invocation_id
 from keylane.journal.leases import acquire
-from keylane.journal.library import VERBS, Library, library
+from keylane.journal.library import FINISHING, VERBS, Library, library
 from keylane.journal.store import Refusal, Store
 from keylane.journal.tenure import VACANT, Acquired
 from tests.faults.harness import StoreServer, eventually
@@ -217,7 +217,9 @@ async def test_the_library_and_each_of_its_functions_carry_the_hash(each_store_u
 
     digest = store.library.name.removeprefix("keylane_")
     assert re.fullmatch(r"[0-9a-f]{12}", digest)
-    assert names_of(each_store_url)[store.library.name] == {f"keylane_{digest}_{verb}" for verb in VERBS}
+    assert names_of(each_store_url)[store.library.name] == {
+        f"keylane_{digest}_{verb}" for verb in (*VERBS, *FINISHING.values())
+    }
 
 
 @pytest.mark.parametrize("changed", TEXTS)
