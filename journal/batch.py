@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,17 +37,28 @@ class Commit:
         done: Told of the end; must not raise.
         lane: What the commit belongs to: when one commit of a lane is refused for good, so are those queued after it.
         takes_in: Whether it takes new work in: refused while the store's memory is full, when all others go on.
+        accepts: The invocations that it takes in, when it does nothing else: only what is about them is built on it.
+        about: The invocation that it goes on with, where that may have been taken in by a commit shortly before.
     """
 
-    __slots__ = ("done", "lane", "operations", "takes_in")
+    __slots__ = ("about", "accepts", "done", "lane", "operations", "takes_in")
 
     def __init__(
-        self, operations: list[Operation], done: CommitDone, lane: Hashable = None, *, takes_in: bool = False
+        self,
+        operations: list[Operation],
+        done: CommitDone,
+        lane: Hashable = None,
+        *,
+        takes_in: bool = False,
+        accepts: Collection[bytes] = (),
+        about: bytes | None = None,
     ) -> None:
         self.operations = operations
         self.done = done
         self.lane = lane
         self.takes_in = takes_in
+        self.accepts = accepts
+        self.about = about
 
     def writes(self, key: bytes) -> bool:
         """Return whether an operation names a key."""
@@ -150,13 +161,16 @@ def build_batch(
 def without_intake(commits: Iterable[Commit]) -> tuple[list[Commit], list[Commit]]:
     """Part commits into those that may go on while memory is full, and those that take in or were built on such."""
     lanes: set[Hashable] = set()
+    ids: set[bytes | None] = set()
     staying: list[Commit] = []
     turned_away: list[Commit] = []
     for commit in commits:
-        if not commit.takes_in and (commit.lane is None or commit.lane not in lanes):
+        if not (commit.takes_in or commit.lane in lanes or commit.about in ids):
             staying.append(commit)
             continue
         turned_away.append(commit)
-        if commit.lane is not None:
+        if commit.accepts:
+            ids.update(commit.accepts)
+        elif commit.lane is not None:
             lanes.add(commit.lane)
     return staying, turned_away

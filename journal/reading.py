@@ -112,7 +112,7 @@ def _with_records(
         told = replace(told, key=accepted.key, handler=accepted.handler, version=accepted.version)
     is_over = status in TERMINAL
     note = "its result is no longer kept" if is_over and told.result is None else ""
-    if around.full is not None and status is Status.RUNNING:
+    if around.full is not None and status in (Status.QUEUED, Status.RUNNING):
         note = f"its next step waits until there is room: {around.full}"
     return replace(
         told,

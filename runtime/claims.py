@@ -19,6 +19,7 @@ from ..journal.errors import (
     InvalidInput,
     KeylaneError,
     ResultExpired,
+    StoreFull,
     StoreUnavailable,
 )
 from ..journal.link import LinkLost
@@ -226,7 +227,9 @@ class Claims:
         outcome = Replayed(first_id, first_at_ms)
         second.ended = True
         told = partial(_told, partition, second, outcome)
-        answer(partition, second.raw_id, second.entry, second.client, encode_outcome(outcome), told)
+        encoded = encode_outcome(outcome)
+        # The first one's acceptance may be on its way still: refused, it takes this answer with it.
+        answer(partition, second.raw_id, second.entry, second.client, encoded, told, lane=second.lane, about=first_id)
         self._let_go(second)
 
     def _refuse(self, partition: Partition, second: Invocation, error: CallError) -> None:
@@ -263,5 +266,7 @@ def _told(
             partition.ended(invocation, outcome)
         case Fenced() | OwnershipLost():
             partition.ended(invocation, OwnershipLost(str(partition.space)))
+        case StoreFull():
+            partition.turn_away(invocation, error)
         case _:
             partition.ended(invocation, InternalError(f"the store refused the answer: {error}"))

@@ -169,7 +169,7 @@ def accept_in_order(lane: Lane, last: Invocation) -> None:
         if invocation is last:
             break
     if writes:
-        lane.commit(writes, None, partial(_accepted, taken), takes_in=True)
+        lane.accept(writes, taken, partial(_accepted, taken))
 
 
 def _accepted(taken: list[Invocation], now_ms: int, error: BaseException | None) -> None:
@@ -247,7 +247,8 @@ def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, de
         writes.extend(lane.history_trim(state))
     lane.queue.pop(0)
     invocation.ended = True
-    lane.commit(writes, delta or None, partial(_finished, lane, invocation, outcome), takes_in=is_short)
+    done = partial(_finished, lane, invocation, outcome)
+    lane.commit(writes, delta or None, done, takes_in=is_short, about=raw_id)
 
 
 def _finished(lane: Lane, invocation: Invocation, outcome: Outcome, now_ms: int, error: BaseException | None) -> None:
@@ -327,8 +328,11 @@ def answer(
     client: bytes | None,
     outcome: bytes,
     done: CommitDone = _nothing,
+    *,
+    lane: Lane | None = None,
+    about: bytes | None = None,
 ) -> None:
-    """Write the outcome of a request that leaves no history."""
+    """Write the outcome of a request that leaves no history; with a lane, of one built on what goes before."""
     # While memory is full nothing that could do without is left behind for long.
     kept_ms = FULL_RETENTION_MS if partition.memory.is_full else partition.result_retention_ms
     writes = [operations.result(partition.space, raw_id, outcome, kept_ms)]
@@ -337,7 +341,7 @@ def answer(
         partition.remember(raw_id)
     if client is not None:
         writes.append(operations.announce(client, raw_id, outcome))
-    partition.writer.commit(Commit(writes, done))
+    partition.writer.commit(Commit(writes, done, lane, about=about))
 
 
 def state_change(lane: Lane, invocation: Invocation, delta: Delta) -> list[Operation]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..journal import operations
 from ..journal.batch import Commit, CommitDone, Operation
+from ..journal.errors import StoreFull
 from ..journal.operations import Delta, StateChange
 from .invocation import Invocation
 
@@ -132,6 +133,7 @@ class Lane:
         done: CommitDone | None = None,
         *,
         takes_in: bool = False,
+        about: bytes | None = None,
     ) -> None:
         """Queue a commit of this lane.
 
@@ -140,10 +142,18 @@ class Lane:
             delta: The state change that becomes durable with it.
             done: Told of the end, after the lane itself.
             takes_in: Whether an invocation is taken in with it: refused while the store's memory is full.
+            about: The invocation that it is about, which may have been taken in a moment ago.
         """
         self._unsettled += 1
         settled = partial(self._settled, delta, done)
-        self.partition.writer.commit(Commit(writes, settled, self, takes_in=takes_in))
+        self.partition.writer.commit(Commit(writes, settled, self, takes_in=takes_in, about=about))
+
+    def accept(self, writes: list[Operation], taken: list[Invocation], done: CommitDone) -> None:
+        """Queue a commit that does nothing but take invocations in."""
+        self._unsettled += 1
+        ids = tuple(invocation.raw_id for invocation in taken)
+        settled = partial(self._acceptance_settled, taken, done)
+        self.partition.writer.commit(Commit(writes, settled, self, takes_in=True, accepts=ids))
 
     async def write(self, writes: list[Operation], delta: Delta | None = None, *, takes_in: bool = False) -> None:
         """Queue a commit and wait until it, and so everything before it in this lane, is durable.
@@ -165,9 +175,20 @@ class Lane:
         self._gates.append((self._settled_count + self._unsettled, future))
         return future
 
+    def _acceptance_settled(
+        self, taken: list[Invocation], done: CommitDone, now_ms: int, error: BaseException | None
+    ) -> None:
+        """Let what runs go on when those behind it could not be taken in: it is not built on them."""
+        if not isinstance(error, StoreFull) or self.running in taken:
+            self._settled(None, done, now_ms, error)
+            return
+        self._count()
+        done(now_ms, error)
+        self.partition.turn_away_waiting(self, error)
+        self._let_through(now_ms, error)
+
     def _settled(self, delta: Delta | None, done: CommitDone | None, now_ms: int, error: BaseException | None) -> None:
-        self._unsettled -= 1
-        self._settled_count += 1
+        self._count()
         if error is None:
             self.partition.saw_time(now_ms)
             if delta:
@@ -177,8 +198,16 @@ class Lane:
             self.generation += 1
         if done is not None:
             done(now_ms, error)
+        self._let_through(now_ms, self.error)
+
+    def _count(self) -> None:
+        self._unsettled -= 1
+        self._settled_count += 1
+
+    def _let_through(self, now_ms: int, error: BaseException | None) -> None:
+        """Tell those who have waited for what is settled by now."""
         while self._gates and self._gates[0][0] <= self._settled_count:
-            _resolve(self._gates.popleft()[1], now_ms, self.error)
+            _resolve(self._gates.popleft()[1], now_ms, error)
         if self.error is not None and not self._unsettled:
             self.partition.lane_refused(self)
 

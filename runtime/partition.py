@@ -263,6 +263,14 @@ class Partition:
             if not invocation.accepted:
                 self.turn_away(invocation, error)
 
+    def turn_away_waiting(self, lane: Lane, error: StoreFull) -> None:
+        """Turn away what waits in a lane and could not be taken in; what runs in it goes on."""
+        self.expiring_days.clear()
+        waiting = [each for each in lane.queue if not each.accepted and not each.ended and each is not lane.running]
+        for invocation in waiting:
+            lane.queue.remove(invocation)
+            self.turn_away(invocation, error)
+
     def turn_away(self, invocation: Invocation, error: StoreFull) -> None:
         """Forget an invocation that the store has no memory for: nothing of it was written.
 

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import os
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from keylane.journal import store
 from keylane.journal.batch import CommitDone, Operation
@@ -50,12 +50,17 @@ def become_what_is_asked_for() -> None:
 
 
 def without(*conditions: str) -> Library:
-    """Return the library with conditions that never hold, under a name that no other one has."""
+    """Return the library with conditions that never hold."""
+    return changed(*((condition, "if false then") for condition in conditions))
+
+
+def changed(*replacements: tuple[str, str]) -> Library:
+    """Return the library with other words in some places, under a name that no other one has."""
     whole = library()
     code = whole.code
-    for condition in conditions:
-        assert condition in code
-        code = code.replace(condition, "if false then")
+    for old, new in replacements:
+        assert old in code
+        code = code.replace(old, new)
     digest = hashlib.blake2b(code.encode(), digest_size=6).hexdigest()
     weak = f"keylane_{digest}"
     return dataclasses.replace(whole, name=weak, prefix=f"{weak}_", code=code.replace(whole.name, weak))
@@ -69,10 +74,9 @@ def answer_at_once(
     writes: list[Operation],
     delta: Delta | None = None,
     done: CommitDone | None = None,
-    *,
-    takes_in: bool = False,
+    **more: Any,
 ) -> None:
     """Queue a commit, and tell whoever waits for it that it is durable."""
-    _commit(self, writes, delta, takes_in=takes_in)
+    _commit(self, writes, delta, **more)
     if done is not None:
         done(0, None)

@@ -283,22 +283,6 @@ async def test_a_writer_whose_tenure_has_ended_writes_nothing(owner: Owner) -> N
     assert owner.last_batch == 0
 
 
-async def test_a_full_store_holds_batches_back_and_loses_none(own_server: StoreServer, namespace: str) -> None:
-    """OOM is not an answer to a batch: it waits, and goes in once there is room, in order."""
-    async with owning(own_server, own_server.url, namespace) as owner:
-        owner.append("zero")
-        await owner.answered("zero")
-        own_server.ask("CONFIG", "SET", "maxmemory", 1)
-        for number in range(20):
-            owner.append(f"word {number}")
-        await eventually(lambda: b"errorstat_OOM" in own_server.ask("INFO", "errorstats"), "a refusal")
-        assert owner.words() == ["zero"]
-        own_server.ask("CONFIG", "SET", "maxmemory", 0)
-        await owner.answered("word 19")
-
-        assert owner.words() == ["zero", *(f"word {number}" for number in range(20))]
-
-
 async def test_a_server_without_our_functions_gets_them_again(own_server: StoreServer, namespace: str) -> None:
     """A flushed function library is loaded again and the batches follow."""
     async with owning(own_server, own_server.url, namespace) as owner:
