@@ -32,6 +32,8 @@ logger = logging.getLogger("keylane.ownership")
 
 #: A lease is looked at so often within its length, so that a take-over follows soon after its end.
 LOOKS_PER_LEASE = 12
+#: So many partitions are asked for at a time.
+ACQUIRED_AT_ONCE = 256
 #: How often a hand-over looks whether what runs has ended.
 QUIET_CHECK_SECONDS = 0.01
 
@@ -129,9 +131,13 @@ class Ownership:
         wanted = self._wanted()
         for identity in [each for each in self._held if each not in wanted]:
             self._begin_hand_over(identity)
-        for identity in sorted(wanted):
-            if identity in verdicts and not self._draining:
-                await self._acquire(identity, *verdicts[identity])
+        free = [identity for identity in sorted(wanted) if identity in verdicts]
+        while free and not self._draining:
+            # In one turn and not one after the other: a take-over lasts as long as one of them and not as all.
+            async with anyio.create_task_group() as acquisitions:
+                for identity in free[:ACQUIRED_AT_ONCE]:
+                    acquisitions.start_soon(self._acquire, identity, *verdicts[identity])
+            del free[:ACQUIRED_AT_ONCE]
         self.opened.set()
 
     def _wanted(self) -> frozenset[PartitionId]:
@@ -209,6 +215,9 @@ class Ownership:
             )
         except (SchemaMismatch, WrongKeyType):
             logger.exception("%s can't be owned", identity)
+            return
+        except StoreUnavailable as error:
+            logger.info("%s can't be acquired now: %s", space, error)
             return
         if acquired is None:
             return

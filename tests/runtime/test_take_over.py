@@ -1,0 +1,95 @@
+"""Taking partitions over: in one turn for all of them, and for as much work as there is that can go on."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import anyio
+import pytest
+
+from keylane import InvocationPaused, ObjectContext, RetryPolicy, Runtime, VirtualObject
+from keylane.journal.observer import NoObserver
+from keylane.objects.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+PARTITIONS = 24
+BRISK = Settings(lease_seconds=1, renewal_seconds=0.2)
+
+#: A call that fails is paused at once, and holds its lane.
+shelf = VirtualObject(
+    "Shelf", owner="tests", partitions=4, retry=RetryPolicy(first=timedelta(milliseconds=1), attempts=1)
+)
+gates: list[anyio.Event] = []
+
+
+@shelf.handler
+async def park(ctx: ObjectContext) -> None:
+    raise ValueError("for somebody to look at")
+
+
+@shelf.handler
+async def hold(ctx: ObjectContext) -> str:
+    await gates[-1].wait()
+    return "held"
+
+
+@shelf.handler
+async def fine(ctx: ObjectContext) -> str:
+    return "fine"
+
+
+class Acquisitions(NoObserver):
+    """Notes how many acquisitions were sent before the first was answered."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.sent_before_an_answer = 0
+
+    def before_send(self, what: str, partition: str, number: int) -> None:
+        """Note one."""
+        del partition, number
+        self.sent += what == "acquire"
+
+    def after_answer(self, what: str, partition: str, number: int) -> None:
+        """Note what was sent until the first answer."""
+        del partition, number
+        if what == "acquire" and not self.sent_before_an_answer:
+            self.sent_before_an_answer = self.sent
+
+
+async def test_all_free_partitions_are_acquired_in_one_turn(store_url: str, namespace: str) -> None:
+    """A worker that takes over a hundred of them does not wait for the store a hundred times."""
+    wide = VirtualObject("Wide", owner="tests", partitions=PARTITIONS)
+    wide.handler(name="fine")(fine.function)
+    seen = Acquisitions()
+
+    async with Runtime([wide], store=store_url, namespace=namespace, observer=seen) as runtime:
+        assert len(runtime.worker.partitions) == PARTITIONS
+
+    assert seen.sent_before_an_answer == PARTITIONS
+
+
+async def test_a_new_owner_reads_what_can_go_on_and_nothing_that_is_parked(store_url: str, namespace: str) -> None:
+    """However many invocations wait for somebody, a take-over is about those that wait for a worker."""
+    gates.append(anyio.Event())
+    async with Runtime([shelf], store=store_url, namespace=namespace, settings=BRISK) as runtime:
+        for number in range(200):
+            with pytest.raises(InvocationPaused):
+                await runtime.client.call(park, f"acme/parked-{number}")
+        handles = [await runtime.client.send(hold, f"acme/held-{number}") for number in range(5)]
+        for partition in runtime.worker.partitions:
+            partition.lose()
+
+    async with Runtime([shelf], store=store_url, namespace=namespace, settings=BRISK) as successor:
+        with anyio.fail_after(10):
+            while sum(len(each.lanes) for each in successor.worker.partitions) < len(handles):
+                await anyio.sleep(0.01)
+        lanes = [key for partition in successor.worker.partitions for key in partition.lanes]
+        gates[-1].set()
+        assert [await successor.client.attach(each.id, str).result(timeout=10) for each in handles] == ["held"] * 5
+
+        parked = (await successor.client.inspect("Shelf", "acme/parked-7")).lane.open
+
+    assert sorted(lanes) == [f"acme/held-{number}" for number in range(5)]
+    assert [each.status for each in parked] == ["paused"]
