@@ -84,6 +84,7 @@ class Batch:
     words: tuple[Any, ...]
     on_wire: bool = False
     in_doubt: bool = False
+    was_sent: bool = False
 
     @property
     def takes_in(self) -> bool:

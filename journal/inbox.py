@@ -92,7 +92,7 @@ class Submission:
         verb = FINISHING["submit"] if request.may_exceed_memory else "submit"
         words = (*self._store.words(verb, keys), INBOX_LIMIT, request.encode())
         self._store.observer.before_send("submit", str(space), 0)
-        self._store.submit(words, self._answered)
+        self._store.submit_durably(space, words, self._answered)
 
     def _answered(self, reply: Any) -> None:
         self._store.observer.after_answer("submit", str(self._space), 0)

@@ -48,6 +48,7 @@ class PartitionSpace:
     due: bytes = field(init=False)
     runnable: bytes = field(init=False)
     undecodable: bytes = field(init=False)
+    witness: bytes = field(init=False)
     _object_prefix: bytes = field(init=False)
     _lane_prefix: bytes = field(init=False)
     _invocation_prefix: bytes = field(init=False)
@@ -93,6 +94,7 @@ _SUFFIXES = {
     "due": b":due",
     "runnable": b":run",
     "undecodable": b":bad",
+    "witness": b":w",
     "_object_prefix": b":o:",
     "_lane_prefix": b":q:",
     "_invocation_prefix": b":i:",
@@ -113,3 +115,8 @@ def types_key(namespace: str) -> bytes:
 def owners_key(namespace: str) -> bytes:
     """Return the hash of the namespace's object types and who is in charge of each."""
     return f"{{{namespace}}}:owners".encode()
+
+
+def durability_key(namespace: str) -> bytes:
+    """Return the key that says on how many replicas the namespace's workers want everything that is acknowledged."""
+    return f"{{{namespace}}}:durability".encode()

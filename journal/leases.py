@@ -87,6 +87,8 @@ async def acquire(
     while True:
         try:
             answer = await _change(store, "acquire", space, args)
+            # What is read from here on, and told to callers, must not be what a failover takes back.
+            await store.settle(space)
             break
         except StoreUnavailable:
             if lease_clock() - sent_at > patience_seconds:

@@ -13,7 +13,19 @@ from importlib.resources import files
 from .keyspace import SCHEMA_VERSION
 
 #: Every file of `lua/` but the shared head, in the order in which they are loaded.
-VERBS = ("commit", "due", "recall", "submit", "acquire", "renew", "release", "observe", "announce", "withdraw")
+VERBS = (
+    "commit",
+    "due",
+    "recall",
+    "submit",
+    "acquire",
+    "renew",
+    "release",
+    "observe",
+    "announce",
+    "withdraw",
+    "witness",
+)
 
 
 #: Second names of functions that take in, by which the server runs them for what finishes also while memory is full.

@@ -13,6 +13,7 @@ from .link import Connection, Link, LinkLost
 from .memory import MemoryWatch
 from .observer import Observer
 from .refusals import store_error
+from .replication import DurableCalls
 from .urls import Host
 from .writer import Committer, Routes
 
@@ -32,6 +33,7 @@ class Node:
         leaves_read_only: Whether a connection is given up when its server says that it is a replica, because the next
             one may lead to the primary.
         host: Where it is, for a node of a cluster.
+        replicas: How many have to have a commit before it is told of as durable.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Node:
         memory_limit_ratio: float,
         leaves_read_only: bool = False,
         host: Host | None = None,
+        replicas: int = 0,
     ) -> None:
         self.target = target
         self.host = host
@@ -67,9 +70,15 @@ class Node:
         self.calls = link("calls")
         self.commits = link("commits")
         self.memory = MemoryWatch(self.call, memory_limit_ratio)
-        self.committer = Committer(self.commits, library, observer, routes, self.memory.note_refusal)
+        self.committer = Committer(self.commits, library, observer, routes, self.memory.note_refusal, replicas=replicas)
+        #: The connection of calls that wait for replicas; made when the first such call is wanted.
+        self.sends = link("sends")
+        self.durable = DurableCalls(self.sends, library)
+        self._sends_wanted = anyio.Event()
         self._scope: anyio.CancelScope | None = None
         self._is_closed = False
+        if replicas:
+            self.want_sends()
 
     async def run(self) -> None:
         """Keep connected and send, until it is closed or cancelled."""
@@ -77,8 +86,18 @@ class Node:
             return
         with anyio.CancelScope() as self._scope:
             async with anyio.create_task_group() as tasks:
-                for work in (self.calls.run, self.commits.run, self.committer.run, self.memory.run):
+                runs = (self.calls.run, self.commits.run, self.committer.run, self.memory.run, self.run_sends)
+                for work in runs:
                     tasks.start_soon(work)
+
+    async def run_sends(self) -> None:
+        """Keep the connection of durable calls, once it is wanted."""
+        await self._sends_wanted.wait()
+        await self.sends.run()
+
+    def want_sends(self) -> None:
+        """Have the connection of durable calls made."""
+        self._sends_wanted.set()
 
     def close(self) -> None:
         """End `run`; what was on its way gets `LinkLost`."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, assert_never
 import redis.exceptions
 
 from .errors import UnsafeStore
+from .urls import Kind
 
 OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (8, 0)
@@ -50,6 +51,7 @@ class ServerFacts:
         maxmemory_bytes: 0 for no limit.
         replicas: How many are connected.
         config_refusal: Why CONFIG GET could not be read.
+        is_primary: Whether it takes writes.
     """
 
     name: str
@@ -64,6 +66,7 @@ class ServerFacts:
     replicas: int
     stream_node_max_bytes: int | None
     config_refusal: str | None = None
+    is_primary: bool = True
 
     @property
     def version_numbers(self) -> tuple[int, ...]:
@@ -132,17 +135,41 @@ def facts_of(
         replicas=int(info.get("connected_slaves", "0")),
         stream_node_max_bytes=None if node_bytes is None else int(node_bytes),
         config_refusal=config_refusal,
+        is_primary=info.get("role", "master") == "master",
     )
 
 
-def promise(facts: ServerFacts) -> str:
-    """Say in one sentence what the server's settings keep safe, and what not."""
+def promise(facts: ServerFacts, durability: Durability = "server", kind: Kind = Kind.SERVER) -> str:
+    """Say in one sentence what the server's settings keep safe, and what not.
+
+    Args:
+        facts: What the server said.
+        durability: What the deployment declared.
+        kind: How the server is reached, which tells whether a replica may take its place by itself.
+    """
     kept, survives = _persistence(facts)
+    if facts.replicas and (kind is not Kind.SERVER or isinstance(durability, Replicated)):
+        return f"{kept}, {_counted(facts.replicas)}: {survives}; {_failover(facts, durability)}"
     if not facts.replicas:
         loss = ", not disk loss" if facts.has_append_only_file else ""
         return f"{kept}, no replica: {survives}{loss}"
-    replicas = "1 replica" if facts.replicas == 1 else f"{facts.replicas} replicas"
-    return f"{kept}, {replicas}: {survives}; after disk loss a replica has all but the last writes"
+    return f"{kept}, {_counted(facts.replicas)}: {survives}; after disk loss a replica has all but the last writes"
+
+
+def _counted(replicas: int) -> str:
+    return "1 replica" if replicas == 1 else f"{replicas} replicas"
+
+
+def _failover(facts: ServerFacts, durability: Durability) -> str:
+    if not isinstance(durability, Replicated):
+        return "a failover to a replica loses what had not reached it, also of what was answered"
+    of = "" if durability.replicas >= facts.replicas else f" of {facts.replicas}"
+    if of:
+        return (
+            f"what is answered has reached {durability.replicas}{of} replicas, and a failover to one of those loses "
+            "none of it"
+        )
+    return f"what is answered has reached {_counted(durability.replicas)}, and a failover loses none of it"
 
 
 def _persistence(facts: ServerFacts) -> tuple[str, str]:
@@ -190,11 +217,12 @@ def advice(facts: ServerFacts) -> tuple[str, ...]:
     return (sentence,)
 
 
-def doubts(facts: ServerFacts, durability: Durability) -> tuple[Doubt, ...]:
+def doubts(facts: ServerFacts, durability: Durability, kind: Kind = Kind.SERVER) -> tuple[Doubt, ...]:
     """Return everything that stands against the declared durability, what can't be accepted first."""
     found = (
         _age(facts),
-        _cluster(facts),
+        _cluster(facts, kind),
+        _primary(facts),
         _eviction(facts),
         _no_persistence(facts),
         _weaker_than(facts, durability),
@@ -202,18 +230,19 @@ def doubts(facts: ServerFacts, durability: Durability) -> tuple[Doubt, ...]:
     return tuple(doubt for doubt in found if doubt is not None)
 
 
-def check(facts: ServerFacts, durability: Durability, *, allow_unsafe: bool = False) -> None:
+def check(facts: ServerFacts, durability: Durability, *, allow_unsafe: bool = False, kind: Kind = Kind.SERVER) -> None:
     """Refuse a server that can't keep the declared durability.
 
     Args:
         facts: What the server said.
         durability: What the deployment declared.
         allow_unsafe: Accept every doubt except that Keylane can't work on the server at all.
+        kind: How the server is reached.
 
     Raises:
         UnsafeStore: The first doubt, with its remedy.
     """
-    for doubt in doubts(facts, durability):
+    for doubt in doubts(facts, durability, kind):
         if doubt.is_fatal or not allow_unsafe:
             raise UnsafeStore(doubt.why, doubt.remedy)
 
@@ -227,11 +256,20 @@ def _age(facts: ServerFacts) -> Doubt | None:
     return Doubt(why, "use Redis 7.0 or later, or Valkey 8.0 or later", is_fatal=True)
 
 
-def _cluster(facts: ServerFacts) -> Doubt | None:
-    if not facts.is_cluster:
+def _cluster(facts: ServerFacts, kind: Kind) -> Doubt | None:
+    if not facts.is_cluster or kind is Kind.CLUSTER:
         return None
     why = "the server is a node of a cluster, which holds only a part of the keys"
-    return Doubt(why, "use a server that is not in cluster mode", is_fatal=True)
+    return Doubt(why, "name the cluster: redis+cluster://host:port,host:port", is_fatal=True)
+
+
+def _primary(facts: ServerFacts) -> Doubt | None:
+    if facts.is_primary:
+        return None
+    why = "the server is a replica, which takes no writes"
+    return Doubt(
+        why, "name the primary, or the sentinels that know it: redis+sentinel://host:port/service", is_fatal=True
+    )
 
 
 def _eviction(facts: ServerFacts) -> Doubt | None:

@@ -17,7 +17,7 @@ from .connections import CONNECT_TIMEOUT_SECONDS, ask, connection_to
 from .errors import StoreError, StoreUnavailable
 from .keyspace import PartitionSpace, check_namespace
 from .library import library
-from .link import Connection, LinkLost
+from .link import Connection, Done, LinkLost
 from .memory import MemoryWatch
 from .node import Node
 from .observer import NoObserver, Observer
@@ -57,6 +57,7 @@ class Store:
         observer: Told of every state change that is sent; for tests.
         answer_timeout_seconds: How long an answer may take before a connection counts as lost.
         memory_limit_ratio: The part of a server's `maxmemory` at which nothing new is taken in.
+        replicas: How many have to have something before it counts as durable.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Store:
         observer: Observer | None = None,
         answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS,
         memory_limit_ratio: float = MEMORY_LIMIT_RATIO,
+        replicas: int = 0,
     ) -> None:
         self.address = _openable(parse_store_url(url))
         self.url = str(self.address)
@@ -74,6 +76,7 @@ class Store:
         self.observer: Observer = observer or NoObserver()
         self.library = library()
         self.answer_timeout_seconds = answer_timeout_seconds
+        self.replicas = replicas
         self.topology = self._topology(memory_limit_ratio)
         #: Sends one command to the server that has its key, and hands the reply to a function that must not raise.
         self.submit = self.topology.submit
@@ -89,6 +92,7 @@ class Store:
             self.observer,
             self.answer_timeout_seconds,
             memory_limit_ratio,
+            self.replicas,
         )
         if isinstance(self.address, ClusterAddress):
             return Cluster(self.address, parts)
@@ -191,6 +195,52 @@ class Store:
         submit = self.topology.submit_beside(commands)
         for position, words in enumerate(commands):
             submit(words, partial(take, position))
+
+    def submit_durably(self, space: PartitionSpace, words: tuple[Any, ...], done: Done) -> None:
+        """Send a command about a partition; its reply is handed over once everything up to it is durable.
+
+        Args:
+            space: The partition.
+            words: The command.
+            done: Handed the reply, or the exception that stands for it; `LinkLost` where too few replicas have it.
+        """
+        if not self.replicas:
+            self.submit(words, done)
+            return
+        try:
+            node = self.topology.node_of(space.owner)
+        except StoreUnavailable as error:
+            done(LinkLost(error.why))
+            return
+        node.want_sends()
+        node.durable.send((words,), space.witness, self.replicas, partial(self._take_durable, done))
+
+    def _take_durable(self, done: Done, replies: list[Any]) -> None:
+        (reply,) = replies
+        if isinstance(reply, LinkLost):
+            self.topology.lost()
+        elif isinstance(reply, redis.exceptions.ResponseError):
+            self.topology.refused(reply)
+        done(reply)
+
+    async def settle(self, space: PartitionSpace) -> None:
+        """Wait until everything that a partition's server has by now is durable.
+
+        Raises:
+            StoreUnavailable: Too few replicas have it, or no answer came.
+        """
+        if not self.replicas:
+            return
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(reply: Any) -> None:
+            if not future.done():
+                future.set_result(reply)
+
+        self.submit_durably(space, ("EXISTS", space.witness), done)
+        reply = await future
+        if isinstance(reply, Exception):
+            raise store_error(reply, self.url)
 
     async def each(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send commands in one turn and wait for all of their replies; an error is returned in its place.

@@ -32,6 +32,7 @@ class Parts:
         observer: Told of every state change that is sent.
         answer_timeout_seconds: How long an answer may take before a connection counts as lost.
         memory_limit_ratio: The part of a server's `maxmemory` at which nothing new is taken in.
+        replicas: How many have to have a commit before it is told of as durable.
     """
 
     connect: Callable[[ServerAddress | SocketAddress | SentinelAddress], Connection]
@@ -40,6 +41,7 @@ class Parts:
     observer: Observer
     answer_timeout_seconds: float
     memory_limit_ratio: float
+    replicas: int = 0
 
     def node(
         self,
@@ -62,6 +64,7 @@ class Parts:
             memory_limit_ratio=self.memory_limit_ratio,
             leaves_read_only=leaves_read_only,
             host=host,
+            replicas=self.replicas,
         )
 
 
@@ -175,6 +178,7 @@ class OneServer:
         tasks.start_soon(self._node.commits.run)
         tasks.start_soon(self._node.committer.run)
         tasks.start_soon(self._node.memory.run)
+        tasks.start_soon(self._node.run_sends)
 
     async def wait_up(self, timeout_seconds: float) -> None:
         """Wait until the server is connected."""

@@ -25,6 +25,7 @@ from .library import FINISHING, Library
 from .link import Link, LinkLost
 from .observer import Observer
 from .refusals import why_unavailable
+from .replication import WAIT_MS, too_few, witness_words
 from .tenure import Tenure
 
 logger = logging.getLogger("keylane.commit")
@@ -216,6 +217,11 @@ class PartitionWriter:
             delay = min(RESEND_FIRST_SECONDS * 2 ** min(self.setbacks - 2, 8), REST_CAP_SECONDS)
             asyncio.get_running_loop().call_later(delay, self._go_on)
 
+    def note_trouble(self, why: str) -> None:
+        """Have those who wait told what for, until a batch is through."""
+        self._committer.routes.troubles[self.space.tag] = why
+        self.setbacks = self.setbacks or 1
+
     def _go_on(self) -> None:
         self._rests = False
         if self.lost is None:
@@ -303,6 +309,7 @@ class Committer:
         observer: Told of every batch before it is sent and after its answer.
         routes: Knows which server has which partition.
         on_full: Called when the server has refused a batch for want of memory.
+        replicas: How many have to have a batch before its commits are told that they are durable.
 
     Attributes:
         is_full: Whether the server had no memory when it was last asked to take something in.
@@ -316,15 +323,20 @@ class Committer:
         observer: Observer,
         routes: Routes,
         on_full: Callable[[], None] | None = None,
+        *,
+        replicas: int = 0,
     ) -> None:
         self.routes = routes
         self._link = link
+        self._library = library
         self._function = library.function("commit")
         self.finishing = library.function(FINISHING["commit"])
         self.is_full = False
         self._on_full = on_full
         self._full: set[PartitionWriter] = set()
         self._code = library.code
+        self._replicas = replicas
+        self._turns: deque[_Turn] = deque()
         self._observer = observer
         self._ready: dict[PartitionWriter, None] = {}
         self._refused: dict[PartitionWriter, tuple[Batch, Exception]] = {}
@@ -394,9 +406,57 @@ class Committer:
             if writer.is_asking:
                 self._link.submit(("ASKING",), _ignore)
             self._link.submit(batch.words, partial(self._answered, turn, writer, batch))
+        if self._replicas:
+            self._ask_replicas(turn, sent)
+
+    def _ask_replicas(self, turn: _Turn, sent: list[tuple[PartitionWriter, Batch]]) -> None:
+        """Ask behind a turn how many replicas have it."""
+        for writer, batch in sent:
+            if batch.was_sent:
+                # It may have been applied over a connection that is gone, and then it writes nothing over this one.
+                self._link.submit(witness_words(self._library, writer.space.witness), turn.witnessed)
+            batch.was_sent = True
+        turn.unanswered += 1
+        self._turns.append(turn)
+        self._wait(turn)
+
+    def _wait(self, turn: _Turn) -> None:
+        self._link.submit(("WAIT", self._replicas, WAIT_MS), partial(self._replicated, turn))
+
+    def _replicated(self, turn: _Turn, reply: Any) -> None:
+        """Take the answer of a WAIT; that of a later one counts for the turns before it, too."""
+        if turn.is_over:
+            return
+        is_answer = isinstance(reply, int) and turn.is_sound
+        if is_answer and reply >= self._replicas:
+            while not turn.is_over:
+                self._release(self._turns.popleft(), None)
+        elif is_answer and any(writer.lost is None for writer, _, _ in turn.held):
+            for writer, _, _ in turn.held:
+                writer.note_trouble(too_few(reply, self._replicas))
+            self._wait(turn)
+        else:
+            self._turns.remove(turn)
+            self._release(turn, LinkLost(str(reply)))
+
+    def _release(self, turn: _Turn, error: LinkLost | None) -> None:
+        """Hand on what was answered, now that it is known whether it is on enough replicas."""
+        turn.is_over = True
+        turn.unanswered -= 1
+        held, turn.held = turn.held, []
+        for writer, batch, reply in held:
+            self._settle(turn, writer, batch, error or reply)
+        if not held and not turn.unanswered:
+            self._end_turn()
 
     def _answered(self, turn: _Turn, writer: PartitionWriter, batch: Batch, reply: Any) -> None:
         self._observer.after_answer("commit", writer.name, batch.number)
+        if self._replicas and isinstance(reply, int):
+            turn.held.append((writer, batch, reply))
+        else:
+            self._settle(turn, writer, batch, reply)
+
+    def _settle(self, turn: _Turn, writer: PartitionWriter, batch: Batch, reply: Any) -> None:
         batch.on_wire = False
         writer.on_wire -= 1
         self._mid_turn = max(COMMITS_MID_TURN, (self._on_wire + self._waiting) // 2)
@@ -481,6 +541,13 @@ class Committer:
         if writer.queued or writer.resending:
             writer.wake()
         # That may have been the committer of another server.
+        self._look()
+
+    def _end_turn(self) -> None:
+        self._turns_in_flight -= 1
+        self._look()
+
+    def _look(self) -> None:
         if self._ready and self._idle is not None:
             idle, self._idle = self._idle, None
             if not idle.done():
@@ -492,13 +559,20 @@ def _is_gap(reply: Any) -> bool:
 
 
 class _Turn:
-    """Counts the batches of one turn that are still unanswered, and knows whether one has to be sent again."""
+    """One turn: how many of its batches are unanswered, whether one has failed, and what is not yet replicated."""
 
-    __slots__ = ("has_failed", "unanswered")
+    __slots__ = ("has_failed", "held", "is_over", "is_sound", "unanswered")
 
     def __init__(self, unanswered: int) -> None:
         self.unanswered = unanswered
         self.has_failed = False
+        self.held: list[tuple[PartitionWriter, Batch, int]] = []
+        self.is_sound = True
+        self.is_over = False
+
+    def witnessed(self, reply: Any) -> None:
+        """Take note of whether something was written for a batch that was sent before."""
+        self.is_sound = self.is_sound and isinstance(reply, int)
 
 
 def _tell(commit: Commit, now: int, error: BaseException | None) -> None:

@@ -204,6 +204,7 @@ class Answers:
         result, last_record = replies
         if isinstance(result, bytes):
             self._found(watch, result)
+            last_record = None
         self._saw_last_record(watch, last_record)
 
     def _saw_last_record(self, watch: Watch, reply: Any) -> None:
@@ -246,6 +247,18 @@ class Answers:
             self._look(watch)
 
     def _found(self, watch: Watch, data: bytes) -> None:
+        if self._store.replicas:
+            # It is written, and perhaps not yet where a failover leaves it.
+            result = ("GET", watch.space.result(watch.raw_id))
+            self._store.submit_durably(watch.space, result, partial(self._found_durable, watch))
+        else:
+            self._take(watch, data)
+
+    def _found_durable(self, watch: Watch, reply: Any) -> None:
+        if isinstance(reply, bytes) and self._watches.get(watch.raw_id) is watch:
+            self._take(watch, reply)
+
+    def _take(self, watch: Watch, data: bytes) -> None:
         try:
             outcome = decode_outcome(data)
         except Undecodable as error:

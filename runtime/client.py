@@ -107,6 +107,7 @@ class Client:
         try:
             if self._own_store is not None:
                 await self._stack.enter_async_context(self._own_store)
+                await self._places.learn_durability()
             tasks = await self._stack.enter_async_context(Background())
             self._stack.callback(self.answers.close)
             await tasks.start(self.answers.subscription.run)

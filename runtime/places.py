@@ -7,6 +7,7 @@ from typing import Final
 from ..journal.errors import UnknownObject
 from ..journal.key import Key, partition_of
 from ..journal.keyspace import PartitionSpace
+from ..journal.promise import read_replicas
 from ..journal.store import Store
 from ..journal.types_registry import read_owner, read_types
 from .door import LocalRoutes
@@ -65,6 +66,7 @@ class Places:
         """
         types = await read_types(self._store)
         self._partitions.update(types)
+        await self.learn_durability()
         space = self.known(object_name, key_text)
         if space is not None:
             return space
@@ -72,6 +74,14 @@ class Places:
             raise UnknownObject(object_name, tuple(sorted(types)))
         # Not remembered: the first worker may write another number.
         return self._store.space(object_name, partition_of(key_text, declared))
+
+    async def learn_durability(self) -> None:
+        """Wait from now on for as many replicas as the workers of the namespace do.
+
+        Raises:
+            StoreUnavailable: The store is away.
+        """
+        self._store.replicas = max(self._store.replicas, await read_replicas(self._store))
 
     async def owner(self, object_name: str) -> str:
         """Return who is in charge of a type, or words that say that nobody is known."""

@@ -12,7 +12,8 @@ import anyio
 
 from ..journal.embedded import EmbeddedStore
 from ..journal.errors import StoreError
-from ..journal.safety import Durability, Replicated, advice, check, promise, read_facts
+from ..journal.promise import check_all, declare_durability, promise_of, read_all_facts
+from ..journal.safety import Durability, Replicated, advice
 from ..journal.store import Store
 from ..journal.urls import EmbeddedAddress, parse_store_url
 from ..objects.app import App, app_of
@@ -35,7 +36,7 @@ class Runtime:
         store: The store's URL; by default `KEYLANE_REDIS_URL`, else an embedded store in `.keylane/`.
         namespace: The deployment's prefix.
         durability: What an answer promises: `"fsync"` needs a server that syncs before it answers, `"server"` takes
-            whatever the server does.
+            whatever the server does, and `Replicated(n)` waits until n replicas have it.
         settings: The effective settings; by default from `KEYLANE_*` variables.
         allow_unsafe: Start also on a server whose settings can't keep the promise, and say so in the log.
         observer: Told of every state change that is sent; for tests.
@@ -57,13 +58,11 @@ class Runtime:
         allow_unsafe: bool = False,
         observer: Observer | None = None,
     ) -> None:
-        if isinstance(durability, Replicated):
-            raise StoreError('durability=Replicated(n) is not supported yet: use "fsync" or "server"')
         self.app = app_of(app, settings=settings)
         self.settings = self.app.settings
         self.namespace = namespace
         self._address = store or self.settings.redis_url or "embedded:"
-        self._durability: Durability = durability
+        self.durability: Durability = durability
         self._allow_unsafe = allow_unsafe
         self._observer = observer
         self._stack = contextlib.AsyncExitStack()
@@ -112,14 +111,17 @@ class Runtime:
 
     async def _open(self) -> None:
         self._store_url = await self._resolve()
+        replicas = self.durability.replicas if isinstance(self.durability, Replicated) else 0
         self._store = Store(
             self._store_url,
             namespace=self.namespace,
             observer=self._observer,
             memory_limit_ratio=self.settings.memory_limit_ratio,
+            replicas=replicas,
         )
         await self._stack.enter_async_context(self._store)
         await self._check(self._store)
+        await declare_durability(self._store, self.durability)
         self._worker = await self._stack.enter_async_context(Worker(self.app, self._store, self.settings))
         client = Client(self._store, namespace=self.namespace, settings=self.settings, local=self._worker.doors)
         self._client = await self._stack.enter_async_context(client)
@@ -131,10 +133,10 @@ class Runtime:
         return (await self._stack.enter_async_context(EmbeddedStore(address.folder))).url
 
     async def _check(self, store: Store) -> None:
-        facts = await read_facts(store.call)
-        check(facts, self._durability, allow_unsafe=self._allow_unsafe)
-        logger.info("%s", promise(facts))
-        for remark in advice(facts):
+        facts = await read_all_facts(store)
+        check_all(store, facts, self.durability, allow_unsafe=self._allow_unsafe)
+        logger.info("%s", promise_of(store, facts, self.durability))
+        for remark in dict.fromkeys(remark for each in facts for remark in advice(each)):
             logger.info("%s", remark)
 
     async def __aexit__(

@@ -1,6 +1,7 @@
 """What every test may ask for: an embedded store, a namespace of its own, the second store, and a limit on its time."""
 
 import faulthandler
+import os
 import secrets
 import shutil
 import signal
@@ -13,7 +14,12 @@ import hypothesis
 import pytest
 
 from keylane.journal.embedded import EmbeddedStore
+from tests.faults.topologies import servers_of
 
+#: Names what the tests run on: `single` (the default), `cluster` or `sentinel`.
+TOPOLOGY = os.environ.get("KEYLANE_TEST_TOPOLOGY", "single")
+#: Fixtures that are about one server, which the test stops, fills or stands in front of.
+ONE_SERVER_FIXTURES = {"own_server", "proxy", "redis_url"}
 SECOND_STORE = "redis-server"
 TIMEOUT_SECONDS = 60
 TIMEOUT_SECONDS_BY_MARKER = {"slow": 600, "nightly": 3600}
@@ -34,9 +40,13 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def store_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Give the URL of an embedded store that all tests share; each keeps to its own namespace."""
-    with embedded(tmp_path_factory.mktemp("store"), binary=None) as url:
-        yield url
+    """Give the URL of a store that all tests share, by default an embedded one; each keeps to its own namespace."""
+    if TOPOLOGY == "single":
+        with embedded(tmp_path_factory.mktemp("store"), binary=None) as url:
+            yield url
+        return
+    with servers_of(TOPOLOGY) as servers:
+        yield servers.url
 
 
 @pytest.fixture(scope="session")
@@ -70,13 +80,23 @@ def embedded(folder: Path, *, binary: str | None) -> Generator[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of the second store where it is missing, and remember how many."""
+    """Leave out the tests of the second store where it is missing, and remember how many; and those of one server."""
+    if TOPOLOGY != "single":
+        for item in items:
+            if _needs_one_server(item):
+                item.add_marker(pytest.mark.skip(reason=f"about one server, not about a {TOPOLOGY}"))
     if shutil.which(SECOND_STORE):
         return
     needing = [item for item in items if _needs_second_store(item)]
     for item in needing:
         item.add_marker(pytest.mark.skip(reason=f"{SECOND_STORE} is not installed"))
     config.stash[_not_run] = len(needing)
+
+
+def _needs_one_server(item: pytest.Item) -> bool:
+    names = set(getattr(item, "fixturenames", ()))
+    is_marked = any(item.get_closest_marker(name) is not None for name in ("one_server", "second_store"))
+    return is_marked or bool(names & ONE_SERVER_FIXTURES)
 
 
 def _needs_second_store(item: pytest.Item) -> bool:

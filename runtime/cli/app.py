@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from ...journal.reading import TIMELINE_ENTRIES
+from ...journal.safety import Durability, Replicated
 from . import calls, hosting, logs, views
 from .output import survive_any_text, write_line
 from .shell import (
@@ -61,16 +61,24 @@ AllowUnsafe = Annotated[
 ]
 
 
-class Promise(StrEnum):
-    """What an answer promises."""
-
-    FSYNC = "fsync"
-    SERVER = "server"
+def _durability(text: str) -> Durability:
+    """Read `--durability`."""
+    if text == "fsync" or text == "server":  # noqa: PLR1714, told apart for the type checker
+        return text
+    name, _, count = text.partition(":")
+    if name == "replicated" and count.isdecimal() and int(count):
+        return Replicated(int(count))
+    raise typer.BadParameter(f"{text!r} is none of fsync, server and replicated:N")
 
 
 DurabilityOption = Annotated[
-    Promise,
-    typer.Option("--durability", help="What an answer promises: synced to disk, or whatever the server does."),
+    Any,
+    typer.Option(
+        "--durability",
+        metavar="fsync|server|replicated:N",
+        parser=_durability,
+        help="What an answer promises: synced to disk, whatever the server does, or written by N replicas.",
+    ),
 ]
 
 
@@ -102,7 +110,7 @@ def dev(
     path: Annotated[
         Path | None, typer.Option("--path", metavar="FOLDER", help="The embedded store's folder; without it .keylane.")
     ] = None,
-    durability: DurabilityOption = Promise.FSYNC,
+    durability: DurabilityOption = "fsync",
     allow_unsafe: AllowUnsafe = False,
     store: StoreUrl = None,
     namespace: Namespace = "keylane",
@@ -123,7 +131,7 @@ def dev(
 def worker(
     reference: AppReference,
     *,
-    durability: DurabilityOption = Promise.FSYNC,
+    durability: DurabilityOption = "fsync",
     allow_unsafe: AllowUnsafe = False,
     ready_fd: Annotated[
         int | None,
@@ -267,7 +275,7 @@ def _host(
     shell: Shell,
     reference: str,
     store: Callable[[], str | None],
-    durability: Promise,
+    durability: Durability,
     *,
     allow_unsafe: bool,
     ready_fd: int | None = None,
@@ -282,6 +290,6 @@ def _host(
         partial(
             hosting.host,
             shell,
-            hosting.Hosting(reference, store, durability.value, allow_unsafe=allow_unsafe, ready_fd=ready_fd),
+            hosting.Hosting(reference, store, durability, allow_unsafe=allow_unsafe, ready_fd=ready_fd),
         )
     )

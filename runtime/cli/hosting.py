@@ -12,10 +12,11 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 from ...journal.errors import KeylaneError
-from ...journal.safety import advice, promise, read_facts
+from ...journal.promise import promise_of, read_all_facts
+from ...journal.safety import Durability, advice
 from ...journal.urls import parse_store_url
 from ...objects.app import App, load_app
 from .. import collector
@@ -44,7 +45,7 @@ class Hosting:
 
     reference: str
     store: Callable[[], str | None]
-    durability: Literal["fsync", "server"]
+    durability: Durability
     allow_unsafe: bool
     ready_fd: int | None = None
 
@@ -166,7 +167,8 @@ class Ending:
 
 async def _announce(shell: Shell, runtime: Runtime, ready_fd: int | None) -> None:
     """Say where the store is, what it promises, and that calls are taken."""
-    facts = await read_facts(runtime.client.store.call)
+    store = runtime.client.store
+    facts = await read_all_facts(store)
     told: dict[str, Any] = {
         # Without its password.
         "store": str(parse_store_url(runtime.store_url)),
@@ -174,8 +176,8 @@ async def _announce(shell: Shell, runtime: Runtime, ready_fd: int | None) -> Non
         "objects": sorted(runtime.app.objects),
         "partitions": len(runtime.worker.partitions),
         "worker": runtime.worker.identity,
-        "promise": promise(facts),
-        "advice": list(advice(facts)),
+        "promise": promise_of(store, facts, runtime.durability),
+        "advice": list(dict.fromkeys(remark for each in facts for remark in advice(each))),
     }
     lines = [
         f"store    {told['store']}",

@@ -5,20 +5,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from tests.conftest import TOPOLOGY
+
 from .harness import StoreServer
 from .proxy import Proxy
+from .topologies import servers_of
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
 def shared_server() -> Iterator[StoreServer]:
-    """A server that no test hurts."""
-    with StoreServer() as server:
-        yield server
+    """A server that no test hurts; or several, as `KEYLANE_TEST_TOPOLOGY` says."""
+    with servers_of(TOPOLOGY) as server:
+        # What tests ask of a server that several share, all of these can do.
+        yield cast("StoreServer", server)
 
 
 @pytest.fixture

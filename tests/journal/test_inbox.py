@@ -177,6 +177,7 @@ async def test_lost_library_is_loaded_again(store: Store, store_url: str) -> Non
     assert [each.invocation for each in await requests_in(store, space)] == [request.invocation]
 
 
+@pytest.mark.one_server
 @pytest.mark.anyio
 async def test_lost_answer_sends_the_same_id_again_and_says_so(store_url: str, namespace: str, tmp_path: Path) -> None:
     """The connection is cut after the request was applied: it is sent again under its id, marked as such."""
@@ -196,6 +197,7 @@ async def test_lost_answer_sends_the_same_id_again_and_says_so(store_url: str, n
     assert (second.invocation, second.again) == (request.invocation, True)
 
 
+@pytest.mark.one_server
 @pytest.mark.anyio
 async def test_lost_answer_of_a_request_that_was_dealt_with_is_known(
     store_url: str, namespace: str, tmp_path: Path
@@ -220,6 +222,7 @@ async def test_lost_answer_of_a_request_that_was_dealt_with_is_known(
     assert plain(store_url, "XLEN", space.inbox) == 1
 
 
+@pytest.mark.one_server
 @pytest.mark.anyio
 async def test_store_that_stays_away_is_unavailable_after_the_limit(
     store_url: str, namespace: str, tmp_path: Path

@@ -157,6 +157,11 @@ async def commit_everything(store: Store) -> None:
     assert [error for error in ended if error is not None] == []
 
 
+async def witness_something(store: Store) -> None:
+    space = store.space("Order", 0)
+    assert await store.fcall("witness", [space.witness], []) == 1
+
+
 EXERCISES: dict[str, Exercise] = {
     "acquire": acquire_and_release,
     "release": acquire_and_release,
@@ -168,6 +173,7 @@ EXERCISES: dict[str, Exercise] = {
     "due": look_for_due,
     "recall": look_up_a_key,
     "commit": commit_everything,
+    "witness": witness_something,
 }
 
 
@@ -193,7 +199,7 @@ def planted(line: str, *, instead_of: str) -> Library:
 
 def planted_first(verb: str, line: str) -> Library:
     """Return the library with a line at the begin of a function."""
-    head = f"local function {verb}(keys{'' if verb == 'observe' else ', argv'})\n"
+    head = f"local function {verb}(keys{'' if verb in {'observe', 'witness'} else ', argv'})\n"
     return planted(f"{head}  {line}\n", instead_of=head)
 
 
@@ -273,6 +279,7 @@ async def test_every_function_declares_every_key_that_it_touches(
             ("recall", [space.owner, space.idempotency(DAY), space.idempotency(DAY - 1)], [b"d" * 16]),
             ("commit", *only_keys_and_arguments(batches(store, space, Tenure(1, token))[0])),
             ("release", [space.owner], [1, token]),
+            ("witness", [space.witness], []),
         ]
     }
 

@@ -101,6 +101,7 @@ async def test_the_facts_of_a_server_are_read_whole(start: StartServer, protocol
     )
 
 
+@pytest.mark.one_server
 async def test_valkey_is_known_by_its_own_version(store_url: str) -> None:
     """Valkey calls itself Redis 7.2.4 to those who ask for the version of Redis."""
     facts = await facts_at(store_url)
@@ -109,6 +110,7 @@ async def test_valkey_is_known_by_its_own_version(store_url: str) -> None:
     assert facts.version_numbers >= (9, 1)
 
 
+@pytest.mark.one_server
 async def test_the_embedded_store_keeps_the_default_durability(store_url: str) -> None:
     """No doubt, no advice, and the sentence of the documentation."""
     facts = await facts_at(store_url)

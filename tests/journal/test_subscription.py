@@ -18,6 +18,9 @@ from tests.faults.harness import eventually
 from tests.faults.proxy import Proxy
 from tests.plain import plain
 
+# One connection to one server; what a cluster adds is in `test_cluster.py`.
+pytestmark = pytest.mark.one_server
+
 
 class Listener:
     """A subscription, with everything that it was told."""

@@ -1,0 +1,91 @@
+"""What all servers of a store promise together, and how many replicas a namespace's workers wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import redis.exceptions
+
+from .errors import WrongKeyType
+from .keyspace import durability_key
+from .safety import Durability, Replicated, ServerFacts, check, promise, read_facts
+from .store import Store
+from .urls import ClusterAddress, Kind, SentinelAddress
+
+_REPLICATED = "replicated:"
+
+
+def kind_of(store: Store) -> Kind:
+    """Return the shape in which a store is reached."""
+    match store.address:
+        case ClusterAddress():
+            return Kind.CLUSTER
+        case SentinelAddress():
+            return Kind.SENTINEL
+        case _:
+            return Kind.SERVER
+
+
+async def read_all_facts(store: Store) -> tuple[ServerFacts, ...]:
+    """Ask every server of a store that takes writes.
+
+    Raises:
+        StoreUnavailable: One of them is away.
+    """
+    return tuple([await read_facts(node.call) for node in store.nodes])
+
+
+def check_all(
+    store: Store, facts: Sequence[ServerFacts], durability: Durability, *, allow_unsafe: bool = False
+) -> None:
+    """Refuse a store of which any server can't keep the declared durability.
+
+    Raises:
+        UnsafeStore: The first doubt, with its remedy.
+    """
+    for each in facts:
+        check(each, durability, allow_unsafe=allow_unsafe, kind=kind_of(store))
+
+
+def promise_of(store: Store, facts: Sequence[ServerFacts], durability: Durability = "server") -> str:
+    """Say in one sentence what the weakest of a store's servers keeps safe."""
+    kind = kind_of(store)
+    weakest = min(facts, key=_strength)
+    sentence = promise(weakest, durability, kind)
+    return f"{len(facts)} primaries, the weakest of them: {sentence}" if len(facts) > 1 else sentence
+
+
+def _strength(facts: ServerFacts) -> tuple[int, ...]:
+    ranks = {"no": 1, "everysec": 2, "always": 3}
+    return (int(facts.has_append_only_file), ranks.get(facts.appendfsync or "", 0), facts.replicas)
+
+
+async def declare_durability(store: Store, durability: Durability) -> None:
+    """Write into the namespace how many replicas its workers wait for, so that clients wait for as many.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands in its place.
+    """
+    word = f"{_REPLICATED}{durability.replicas}" if isinstance(durability, Replicated) else durability
+    key = durability_key(store.namespace)
+    (found,) = await store.together([("TYPE", key)])
+    if found not in {b"none", b"string"}:
+        raise WrongKeyType(key.decode())
+    await store.call("SET", key, word)
+
+
+async def read_replicas(store: Store) -> int:
+    """Read how many replicas the namespace's workers wait for.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands in its place.
+    """
+    key = durability_key(store.namespace)
+    try:
+        word = await store.call("GET", key)
+    except redis.exceptions.ResponseError as error:
+        raise WrongKeyType(key.decode()) from error
+    text = (word or b"").decode(errors="replace").removeprefix(_REPLICATED)
+    return int(text) if text.isdecimal() else 0

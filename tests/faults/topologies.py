@@ -1,0 +1,351 @@
+"""Stores of several servers: three primaries with a replica each; a primary and a replica behind three sentinels."""
+
+from __future__ import annotations
+
+import random
+import re
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+
+from keylane.journal.embedded import bundled_binary
+from keylane.journal.slots import SLOTS, key_of, slot_of
+
+from .harness import POLL_SECONDS, START_SECONDS, NeverHappenedError, StoreServer
+
+#: The bus of a node listens 10,000 above its port; both lie below the ports that systems give out by themselves.
+PORTS = range(12_000, 22_000)
+BUS = 10_000
+FORM_SECONDS = 30.0
+PRIMARIES = 3
+SENTINELS = 3
+SERVICE = "keylane"
+#: How soon a cluster's nodes, or the sentinels, take a server for dead.
+DOWN_MS = 1_000
+
+
+def wait_for(check: Callable[[], object], what: str, *, seconds: float = FORM_SECONDS) -> None:
+    """Wait, without an event loop, until a check is true; what a server refuses meanwhile is not yet true."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if check():
+                return
+        except redis.RedisError:
+            pass
+        if time.monotonic() > deadline:
+            raise NeverHappenedError(f"{what}: not within {seconds:g} s")
+        time.sleep(POLL_SECONDS)
+
+
+def free_port() -> int:
+    """Return a port that nobody has, nor the one of its bus."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as first, socket.socket() as second:
+            try:
+                first.bind(("127.0.0.1", port))
+                second.bind(("127.0.0.1", port + BUS))
+            except OSError:
+                continue
+        return port
+
+
+class NetworkServer(StoreServer):
+    """A server on a port of its own."""
+
+    def __init__(self, *options: str, binary: str | None = None) -> None:
+        self.port = free_port()
+        bound = ("--port", str(self.port), "--bind", "127.0.0.1", "--protected-mode", "no")
+        super().__init__(binary, *bound, "--repl-diskless-sync-delay", "0", *options)
+
+    @property
+    def place(self) -> str:
+        """Its host and port."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """What clients of this one server connect to."""
+        return f"redis://{self.place}"
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether it takes writes."""
+        try:
+            return bool(self.ask("ROLE")[0] == b"master")
+        except redis.RedisError:
+            return False
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas it sends its writes to, having sent them everything before."""
+        return len(re.findall(rb"state=online", self.ask("INFO", "replication")))
+
+
+class _Several:
+    """Servers that are stopped together."""
+
+    def __init__(self) -> None:
+        self.servers: list[NetworkServer] = []
+
+    def __enter__(self) -> Self:
+        """Start them."""
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def start(self) -> None:
+        """Start them."""
+        raise NotImplementedError
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Kill all and remove their directories."""
+        self.close()
+
+    def close(self) -> None:
+        """Kill all and remove their directories."""
+        for server in self.servers:
+            server.__exit__(None, None, None)
+
+    def primary_of(self, key: bytes) -> NetworkServer:
+        """Return the server that takes writes to a key."""
+        raise NotImplementedError
+
+    def ask(self, *words: Any) -> Any:
+        """Send one command to the server that has its key, past the code under test."""
+        return self.primary_of(key_of(words) or b"").ask(*words)
+
+    def keys(self, pattern: str) -> list[bytes]:
+        """Return the keys that match, sorted, of all servers that take writes."""
+        return sorted(key for server in self.servers if server.is_primary for key in server.ask("KEYS", pattern))
+
+
+class ClusterServers(_Several):
+    """A cluster of three primaries with a replica each; any of them may be killed and started again.
+
+    Args:
+        options: Of each server.
+        replicas: How many each primary has.
+    """
+
+    def __init__(self, *options: str, replicas: int = 1) -> None:
+        super().__init__()
+        self._replicas = replicas
+        self._options = (
+            *("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"),
+            *("--cluster-node-timeout", str(DOWN_MS), "--cluster-require-full-coverage", "no"),
+            *("--cluster-replica-validity-factor", "0"),
+            *options,
+        )
+
+    @property
+    def url(self) -> str:
+        """What clients connect to."""
+        return "redis+cluster://" + ",".join(server.place for server in self.servers[:PRIMARIES])
+
+    def start(self) -> None:
+        """Start the servers and make a cluster of them."""
+        for _ in range(PRIMARIES * (1 + self._replicas)):
+            server = NetworkServer(*self._options)
+            self.servers.append(server)
+            server.start()
+        for number, server in enumerate(self.servers[:PRIMARIES]):
+            first, last = number * SLOTS // PRIMARIES, (number + 1) * SLOTS // PRIMARIES - 1
+            server.ask("CLUSTER", "ADDSLOTSRANGE", first, last)
+            server.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for server in self.servers[1:]:
+            server.ask("CLUSTER", "MEET", "127.0.0.1", self.servers[0].port)
+        self._wait_known()
+        for number, replica in enumerate(self.servers[PRIMARIES:]):
+            node = self.id_of(self.servers[number % PRIMARIES])
+            wait_for(lambda replica=replica, node=node: replica.ask("CLUSTER", "REPLICATE", node), "a replica")
+        self.wait_ok()
+
+    def _wait_known(self) -> None:
+        count = len(self.servers)
+        for server in self.servers:
+            wait_for(lambda server=server: self._knows_all(server, count), "every node knows the others")
+
+    @staticmethod
+    def _knows_all(server: NetworkServer, count: int) -> bool:
+        lines = server.ask("CLUSTER", "NODES").splitlines()
+        return len(lines) == count and not any(b"handshake" in line for line in lines)
+
+    def wait_ok(self) -> None:
+        """Wait until every slot is served, and every primary has its replicas."""
+        for server in self.servers:
+            wait_for(lambda server=server: b"cluster_state:ok" in server.ask("CLUSTER", "INFO"), "the cluster is ok")
+        if self._replicas:
+            wait_for(lambda: self._served == {self._replicas}, "every primary has its replicas")
+
+    @property
+    def _served(self) -> set[int]:
+        return {server.replicas for server in self.servers if server.is_primary}
+
+    @staticmethod
+    def id_of(server: NetworkServer) -> str:
+        """Return the id of a node."""
+        return str(server.ask("CLUSTER", "MYID").decode())
+
+    def primary_of(self, key: bytes) -> NetworkServer:
+        """Return the primary that has the slot of a key, by what the primaries say of themselves."""
+        slot = slot_of(key)
+        for server in self.servers:
+            if server.is_primary and self._has(server, slot):
+                return server
+        raise NeverHappenedError(f"no primary has slot {slot}")
+
+    @staticmethod
+    def _has(server: NetworkServer, slot: int) -> bool:
+        for first, last, (_, port, *_), *_ in server.ask("CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return bool(port == server.port)
+        return False
+
+    def other_primary(self, than: NetworkServer) -> NetworkServer:
+        """Return a primary that is another one."""
+        return next(server for server in self.servers if server is not than and server.is_primary)
+
+    def keys_in(self, slot: int) -> list[bytes]:
+        """Return keys of a slot, from the node that has it."""
+        for server in self.servers:
+            if server.is_primary and self._has(server, slot):
+                return list(server.ask("CLUSTER", "GETKEYSINSLOT", slot, 1_000))
+        return []
+
+    def begin_move(self, slot: int, source: NetworkServer, target: NetworkServer) -> None:
+        """Declare a slot to be on its way: from here on no new key is made in it."""
+        target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
+        source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
+
+    def move_keys(self, slot: int, source: NetworkServer, target: NetworkServer, *, count: int = 100_000) -> int:
+        """Move keys of a slot, and return how many."""
+        moved = 0
+        while moved < count and (keys := source.ask("CLUSTER", "GETKEYSINSLOT", slot, min(count - moved, 50))):
+            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
+            moved += len(keys)
+        return moved
+
+    def end_move(self, slot: int, target: NetworkServer) -> None:
+        """Declare a slot to have arrived."""
+        node = self.id_of(target)
+        target.ask("CLUSTER", "SETSLOT", slot, "NODE", node)
+        for server in self.servers:
+            if server is not target and server.is_primary:
+                server.ask("CLUSTER", "SETSLOT", slot, "NODE", node)
+
+
+class SentinelServers(_Several):
+    """A primary and a replica that three sentinels watch.
+
+    Args:
+        options: Of each server.
+    """
+
+    def __init__(self, *options: str) -> None:
+        super().__init__()
+        self._options = options
+        self._directory = tempfile.TemporaryDirectory(prefix="kl-sentinel-")
+        self._sentinels: list[subprocess.Popen[bytes]] = []
+        self.sentinel_ports: list[int] = []
+
+    @property
+    def url(self) -> str:
+        """What clients connect to."""
+        places = ",".join(f"127.0.0.1:{port}" for port in self.sentinel_ports)
+        return f"redis+sentinel://{places}/{SERVICE}"
+
+    def start(self) -> None:
+        """Start the servers, then those that watch them."""
+        primary = NetworkServer(*self._options)
+        self.servers.append(primary)
+        primary.start()
+        replica = NetworkServer(*self._options, "--replicaof", f"127.0.0.1 {primary.port}")
+        self.servers.append(replica)
+        replica.start()
+        wait_for(lambda: primary.replicas == 1, "the replica follows")
+        for number in range(SENTINELS):
+            self._start_sentinel(number, primary)
+        wait_for(self._is_watched, "the sentinels know each other and the replica")
+
+    def _start_sentinel(self, number: int, primary: NetworkServer) -> None:
+        port = free_port()
+        self.sentinel_ports.append(port)
+        folder = Path(self._directory.name) / str(number)
+        folder.mkdir()
+        lines = [
+            *(f"port {port}", "bind 127.0.0.1", f"dir {folder}", f"logfile {folder / 'log'}"),
+            f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 2",
+            f"sentinel down-after-milliseconds {SERVICE} {DOWN_MS}",
+            f"sentinel failover-timeout {SERVICE} 6000",
+        ]
+        configuration = folder / "sentinel.conf"
+        configuration.write_text("\n".join(lines) + "\n")
+        process = subprocess.Popen([str(bundled_binary()), str(configuration), "--sentinel"], stdin=subprocess.DEVNULL)
+        self._sentinels.append(process)
+
+    def ask_sentinel(self, number: int, *words: Any) -> Any:
+        """Ask one of the sentinels."""
+        client: Any = redis.Redis(port=self.sentinel_ports[number], protocol=2, socket_timeout=START_SECONDS)
+        client.response_callbacks.clear()
+        with client:
+            return client.execute_command(*words)
+
+    def _is_watched(self) -> bool:
+        for number in range(SENTINELS):
+            flat = self.ask_sentinel(number, "SENTINEL", "MASTER", SERVICE)
+            facts = dict(zip(flat[::2], flat[1::2], strict=True))
+            others, replicas = int(facts[b"num-other-sentinels"]), int(facts[b"num-slaves"])
+            if (others, replicas, facts[b"flags"]) != (SENTINELS - 1, 1, b"master"):
+                return False
+        return True
+
+    def close(self) -> None:
+        """Kill all and remove their directories."""
+        for process in self._sentinels:
+            process.kill()
+            process.wait()
+        super().close()
+        self._directory.cleanup()
+
+    @property
+    def primary(self) -> NetworkServer:
+        """The server that takes writes."""
+        return next(server for server in self.servers if server.is_primary)
+
+    def primary_of(self, key: bytes) -> NetworkServer:
+        """Return the only one that takes writes."""
+        del key
+        return self.primary
+
+
+def servers_of(topology: str, *options: str) -> StoreServer | ClusterServers | SentinelServers:
+    """Return the servers of a topology by its name, not started."""
+    match topology:
+        case "cluster":
+            return ClusterServers(*options)
+        case "sentinel":
+            return SentinelServers(*options)
+        case "single":
+            return StoreServer(None, *options)
+        case _:
+            raise ValueError(f"{topology!r} is none of single, sentinel and cluster")
+
+
+def kill_all(servers: Sequence[NetworkServer]) -> None:
+    """SIGKILL servers."""
+    for server in servers:
+        server.kill()
