@@ -13,14 +13,14 @@ from .tenure import Tenure
 Operation = tuple[Any, ...]
 
 #: The operations that name a key, and the letter of the type that the key must have.
-KEYED = {b"a": "s", b"t": "s", b"s": "-", b"e": "-", b"h": "h", b"q": "l", b"f": "l", b"u": "l"}
+KEYED = {b"a": "s", b"t": "s", b"s": "-", b"e": "-", b"h": "h", b"q": "l", b"f": "l", b"u": "l", b"r": "l"}
 
 #: The fixed keys behind the owner, in order: due, runnable, inbox, answer channel, undecodable; and which of them an
 #: operation writes, with the letter of its type.
 FIXED_KEYS = 5
 FIXED = {
     b"d": (0, "z"), b"c": (0, "z"),
-    b"q": (1, "t"), b"f": (1, "t"), b"u": (1, "t"), b"w": (1, "t"), b"l": (1, "t"),
+    b"q": (1, "t"), b"f": (1, "t"), b"u": (1, "t"), b"w": (1, "t"), b"l": (1, "t"), b"r": (1, "t"),
     b"i": (2, "s"),
     b"b": (4, "s"),
 }  # fmt: skip

@@ -25,6 +25,9 @@ VERBS = (
     "announce",
     "withdraw",
     "witness",
+    "survey",
+    "examine",
+    "mend",
 )
 
 

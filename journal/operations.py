@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .batch import Operation
@@ -109,6 +110,17 @@ def leave_lane(space: PartitionSpace, key_text: str, raw_id: bytes) -> Operation
 def rejoin_lane(space: PartitionSpace, key_text: str, raw_id: bytes) -> Operation:
     """Put an invocation at the head of its lane."""
     return (b"f", space.lane(key_text), raw_id, key_text)
+
+
+def restore_lane(space: PartitionSpace, key_text: str, ids: Sequence[bytes], *, is_runnable: bool) -> Operation:
+    """Write a lane's list anew, as its owner has it in memory; one without open invocations is never runnable."""
+    works = b"1" if is_runnable and ids else b"0"
+    return (b"r", space.lane(key_text), len(ids), *ids, works, key_text)
+
+
+def keep_for(key: bytes, retention_ms: int) -> Operation:
+    """Let a key expire that has lost its end."""
+    return (b"e", key, retention_ms)
 
 
 def schedule(raw_id: bytes, delay_ms: int) -> Operation:

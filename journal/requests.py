@@ -30,6 +30,7 @@ class RequestKind(StrEnum):
     CALL = "call"
     SEND = "send"
     RESUME = "resume"
+    REPAIR = "repair"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,12 @@ class Request:
 
 
 # Tags of requests are disjoint from those of records and outcomes, so that one is never taken for the other.
-_TAGS: Final[Mapping[RequestKind, int]] = {RequestKind.CALL: 96, RequestKind.SEND: 97, RequestKind.RESUME: 98}
+_TAGS: Final[Mapping[RequestKind, int]] = {
+    RequestKind.CALL: 96,
+    RequestKind.SEND: 97,
+    RequestKind.RESUME: 98,
+    RequestKind.REPAIR: 106,
+}
 
 _SHARED: Final = 1
 _AGAIN: Final = 2

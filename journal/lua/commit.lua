@@ -17,6 +17,8 @@
 --         q k id lane    enter invocation id at the tail of lane list k; the lane becomes runnable
 --         f k id lane    enter it at the head (a resumed holder of the lane)
 --         u k id lane    take it out of lane list k; a lane without open invocations stops being runnable
+--         r k n id … 0|1 lane
+--                        lane list k holds these n ids and nothing else; the lane is runnable or not, as it says
 --         w lane         the lane is runnable
 --         l lane         the lane is parked: not runnable
 --         d id ms        the invocation is due in ms
@@ -68,6 +70,19 @@ local function append(keys, argv, i, now)
   return i + 3 + count
 end
 
+local function restore(keys, argv, i)
+  local list, count = keys[tonumber(argv[i + 1])], tonumber(argv[i + 2])
+  local after = i + 3 + count
+  redis.call('DEL', list)
+  for each = i + 3, after - 1 do redis.call('RPUSH', list, argv[each]) end
+  if argv[after] == '1' then
+    redis.call('SADD', keys[3], argv[after + 1])
+  else
+    redis.call('SREM', keys[3], argv[after + 1])
+  end
+  return after + 2
+end
+
 -- The answer that was given to a batch before, or a refusal when the ring no longer holds it.
 local function answered_before(owner, number, serial)
   local kept = redis.call('HGET', owner, 'a' .. (number % RING)) or ''
@@ -107,6 +122,8 @@ local function commit(keys, argv)
     local verb = argv[i]
     if verb == 'a' then
       i = append(keys, argv, i, now)
+    elseif verb == 'r' then
+      i = restore(keys, argv, i)
     else
       apply[verb](keys, argv, i, now)
       i = i + ARITY[verb]

@@ -86,6 +86,18 @@ class Model:
             self.contents.lists.pop(key, None)
             self.contents.runnable.discard(lane.encode())
 
+    def _r(self, key: bytes, count: int, *rest: Any, now_ms: int) -> None:
+        del now_ms
+        *ids, works, lane = rest
+        assert count == len(ids)
+        self.contents.lists.pop(key, None)
+        if ids:
+            self.contents.lists[key] = ids
+        if works == b"1":
+            self.contents.runnable.add(lane.encode())
+        else:
+            self.contents.runnable.discard(lane.encode())
+
     def _w(self, lane: str, *, now_ms: int) -> None:
         del now_ms
         self.contents.runnable.add(lane.encode())

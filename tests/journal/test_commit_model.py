@@ -40,6 +40,11 @@ def with_lane(letter: bytes) -> st.SearchStrategy[Operation]:
     return st.tuples(lanes, ids).map(lambda drawn: (letter, SPACE.lane(drawn[0]), drawn[1], drawn[0]))
 
 
+def restored(lane: str, held: list[bytes], is_runnable: bool) -> Operation:  # noqa: FBT001, hypothesis draws it
+    """Return what writes a lane's list anew."""
+    return (b"r", SPACE.lane(lane), len(held), *held, b"1" if held and is_runnable else b"0", lane)
+
+
 def appended(drawn: tuple[bytes, list[tuple[bytes, bytes]]]) -> Operation:
     """Return what appends an entry of some fields."""
     key, fields = drawn
@@ -57,6 +62,7 @@ OPERATIONS: dict[bytes, st.SearchStrategy[Operation]] = {
     b"u": with_lane(b"u"),
     b"w": st.tuples(st.just(b"w"), lanes),
     b"l": st.tuples(st.just(b"l"), lanes),
+    b"r": st.builds(restored, lanes, st.lists(ids, unique=True, max_size=4), st.booleans()),
     b"d": st.tuples(st.just(b"d"), ids, st.integers(0, HOUR_MS)),
     b"c": st.tuples(st.just(b"c"), ids),
     b"i": st.tuples(st.just(b"i"), st.sampled_from(ENTRIES)),

@@ -195,7 +195,7 @@ def test_functions_that_only_read_contain_no_command_that_writes(commands: Comma
         for verb in READ_ONLY
     }
 
-    assert set(READ_ONLY) == {"due", "recall", "observe"}
+    assert set(READ_ONLY) == {"due", "recall", "observe", "survey", "examine"}
     assert writing == {verb: [] for verb in READ_ONLY}
 
 
@@ -273,7 +273,8 @@ async def test_only_functions_that_read_may_be_called_as_such(each_store_url: st
     async with Store(each_store_url, namespace=namespace) as store:
         space = store.space("Order", 0)
         await took(store)
-        words = (*store.words(verb, [space.owner, space.due], read_only=True), 1)
+        keys = [space.owner, space.due, space.runnable, space.lane("acme/a")]
+        words = (*store.words(verb, keys, read_only=True), 1)
         if verb in READ_ONLY:
             await store.call(*words)
             return

@@ -26,6 +26,7 @@ from keylane.journal.tenure import VACANT, Announcement, Tenure
 from tests.faults.harness import NeverHappenedError, StoreServer, eventually
 from tests.journal.every_operation import (
     DAY,
+    KEY,
     SHORT,
     changes_known,
     changes_used,
@@ -146,6 +147,27 @@ async def look_up_a_key(store: Store) -> None:
     assert isinstance(found[0], Recalled)
 
 
+async def look_through(store: Store) -> None:
+    space, _ = await took(store)
+    names = [space.owner, space.inbox, space.object("acme/o-1")]
+    assert await store.fcall("survey", names, [], read_only=True) == [b"hash", -1, 0, b"none", -2, 0, b"none", -2, 0]
+
+
+async def look_closely(store: Store) -> None:
+    space, _ = await took(store)
+    fixed = [space.owner, space.due, space.runnable, space.lane(KEY)]
+    keys = [*fixed, space.invocation(SHORT), space.result(SHORT)]
+    answer = await store.fcall("examine", keys, [KEY, SHORT], read_only=True)
+    assert answer[1:] == [0, 0, b"", -1, -2, b"", 0, b"", b""]
+
+
+async def mend_an_owner(store: Store) -> None:
+    space, _ = await took(store)
+    await store.call("HDEL", space.owner, "lease")
+    assert await store.fcall("mend", [space.owner], [4]) == [b"lease"]
+    assert await store.fcall("mend", [space.owner], [4]) == []
+
+
 async def commit_everything(store: Store) -> None:
     writers = [store.writer(*await took(store, number)) for number in range(4)]
     ended: list[BaseException | None] = []
@@ -174,6 +196,9 @@ EXERCISES: dict[str, Exercise] = {
     "recall": look_up_a_key,
     "commit": commit_everything,
     "witness": witness_something,
+    "survey": look_through,
+    "examine": look_closely,
+    "mend": mend_an_owner,
 }
 
 
@@ -199,7 +224,7 @@ def planted(line: str, *, instead_of: str) -> Library:
 
 def planted_first(verb: str, line: str) -> Library:
     """Return the library with a line at the begin of a function."""
-    head = f"local function {verb}(keys{'' if verb in {'observe', 'witness'} else ', argv'})\n"
+    head = f"local function {verb}(keys{'' if verb in {'observe', 'survey', 'witness'} else ', argv'})\n"
     return planted(f"{head}  {line}\n", instead_of=head)
 
 
@@ -278,6 +303,9 @@ async def test_every_function_declares_every_key_that_it_touches(
             ("due", [space.owner, space.due], [10]),
             ("recall", [space.owner, space.idempotency(DAY), space.idempotency(DAY - 1)], [b"d" * 16]),
             ("commit", *only_keys_and_arguments(batches(store, space, Tenure(1, token))[0])),
+            ("survey", [space.owner, space.object(KEY)], []),
+            ("examine", [space.owner, space.due, space.runnable, space.lane(KEY), *submission[3:][::-1]], [KEY, SHORT]),
+            ("mend", [space.owner], [4]),
             ("release", [space.owner], [1, token]),
             ("witness", [space.witness], []),
         ]
@@ -285,6 +313,7 @@ async def test_every_function_declares_every_key_that_it_touches(
 
     assert answers.keys() == set(VERBS)
     assert (answers["observe"][0], answers["acquire"][0], answers["renew"]) == (None, 1, 1)
+    assert (answers["survey"][0], answers["examine"][1], answers["mend"]) == (b"hash", 0, [])
     assert (answers["announce"], answers["withdraw"], answers["release"]) == ([b"w", b"words"], 1, 1)
 
 
