@@ -213,7 +213,10 @@ def _observation(space: PartitionSpace, reply: Any) -> Observation | StoreError:
     if epoch is None:
         return VACANT
     held = (_text(worker), _text(machine))
-    return Observation(int(epoch), int(lease or 0), released == b"1", *held)
+    try:
+        return Observation(int(epoch), int(lease or 0), released == b"1", *held)
+    except ValueError:
+        return StoreError(f"{space.owner.decode()} holds something else than numbers; `keylane doctor` repairs it")
 
 
 def _text(value: bytes | None) -> str:

@@ -66,6 +66,21 @@ async def read_types(store: Store) -> dict[str, int]:
     return {name.decode(): int(count) for name, count in zip(flat[::2], flat[1::2], strict=True)}
 
 
+async def read_owners(store: Store) -> dict[str, str]:
+    """Read who is in charge of each object type.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands in the registry's place.
+    """
+    key = owners_key(store.namespace)
+    try:
+        flat = await store.call("HGETALL", key)
+    except redis.exceptions.ResponseError as error:
+        raise WrongKeyType(key.decode()) from error
+    return {name.decode(): owner.decode() for name, owner in zip(flat[::2], flat[1::2], strict=True)}
+
+
 async def read_owner(store: Store, type_name: str) -> str | None:
     """Read who is in charge of an object type, None where nobody has said so.
 

@@ -10,7 +10,7 @@ import anyio
 
 from ..journal.codec import Undecodable
 from ..journal.errors import KeylaneError
-from ..journal.inbox import comparable, read_after
+from ..journal.inbox import START, comparable, read_after
 from ..journal.lane_reading import ask
 from ..journal.requests import Request
 from .partition import Partition, Phase
@@ -179,6 +179,38 @@ class InboxReader:
                     partition.leave(entry)
             if len(entries) < ENTRIES_PER_READ:
                 return
+
+    async def read_again(self, partition: Partition) -> list[str]:
+        """Look once more at what was read already and still lies in the inbox, and take in what was passed over.
+
+        Returns:
+            What was done, in sentences.
+
+        Raises:
+            StoreUnavailable: The store is away.
+        """
+        did: list[str] = []
+        cursor, end = START, comparable(partition.cursor)
+        while True:
+            entries = await read_after(self._store, partition.space, cursor, ENTRIES_PER_READ)
+            passed = [entry for entry in entries if comparable(entry[0]) <= end]
+            known = await self._known(partition, [data for _, data in passed])
+            for (entry, data), is_known in zip(passed, known, strict=True):
+                did.extend(self._look_again(partition, entry, data, is_known=is_known))
+            if len(passed) < ENTRIES_PER_READ:
+                return did
+            cursor = passed[-1][0]
+
+    def _look_again(self, partition: Partition, entry: bytes, data: bytes, *, is_known: bool) -> list[str]:
+        raw_id = _raw_id(data)
+        if is_known and raw_id not in partition.open:
+            partition.settle_entry(entry)
+            return [f"took entry {entry.decode()} out of the inbox: it had been dealt with"]
+        if partition.is_known(raw_id):
+            self._intake.take_entry(partition, entry, data)
+            return []
+        self._intake.take_entry(partition, entry, data)
+        return [f"took entry {entry.decode()} of the inbox in, which had been passed over"]
 
     async def _known(self, partition: Partition, requests: list[bytes]) -> list[bool]:
         """Return which requests an owner before has dealt with: a copy may have been left behind."""

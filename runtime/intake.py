@@ -56,12 +56,17 @@ class Intake:
     Args:
         serve_read: Runs a shared handler for a request from the inbox.
         calls_max: How many calls of one partition the worker has in hand at most.
+        repair: Carries out an order to repair.
     """
 
     def __init__(
-        self, serve_read: Callable[[Partition, Handler[Any, Any], Request, bytes | None], None], calls_max: int
+        self,
+        serve_read: Callable[[Partition, Handler[Any, Any], Request, bytes | None], None],
+        calls_max: int,
+        repair: Callable[[Partition, Request, bytes], None],
     ) -> None:
         self._serve_read = serve_read
+        self._repair = repair
         self._calls_max = calls_max
         self._unaccepted: deque[Invocation] = deque()
         self._claims = Claims()
@@ -116,6 +121,9 @@ class Intake:
     def _take_request(self, partition: Partition, entry: bytes, request: Request) -> None:
         if request.kind is RequestKind.RESUME:
             self._resume(partition, entry, request)
+            return
+        if request.kind is RequestKind.REPAIR:
+            self._repair(partition, request, entry)
             return
         handler = find_handler(partition, request.handler)
         self._check_size(partition, request.payload)

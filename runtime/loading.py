@@ -26,7 +26,7 @@ from .lane import Lane
 from .partition import FirstArguments, Partition, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ..journal.store import Store
     from .errands import Errands
@@ -146,6 +146,9 @@ class Loading:
         known = {invocation.raw_id: invocation for invocation in lane.queue if not invocation.ended}
         for each in reversed(contents.open):
             invocation = known.get(each.raw_id)
+            if invocation is None and is_over(each):
+                lane.commit([operations.leave_lane(lane.partition.space, lane.key_text, each.raw_id)])
+                continue
             if invocation is None:
                 invocation = self._revive(lane, each, extras)
                 lane.queue.insert(0, invocation)
@@ -164,7 +167,11 @@ class Loading:
         partition = lane.partition
         lane.queue.remove(invocation)
         partition.parked[invocation.raw_id] = invocation
-        lane.commit([operations.leave_lane(partition.space, lane.key_text, invocation.raw_id)])
+        writes = [operations.leave_lane(partition.space, lane.key_text, invocation.raw_id)]
+        if lane.queue:
+            # It was parked as the holder of its lane, which stopped being runnable then.
+            writes.append(operations.unpark(lane.key_text))
+        lane.commit(writes)
 
     def find_parked(self, lane: Lane, raw_id: bytes, done: Callable[[], None]) -> None:
         """Bring an invocation into memory that an owner before has set aside, if it is one."""
@@ -183,6 +190,25 @@ class Loading:
                 partition.parked[raw_id] = self._revive(lane, found, extras)
             done()
             return
+
+    async def read(
+        self, partition: Partition, ids: Sequence[bytes]
+    ) -> tuple[list[OpenInvocation], dict[bytes, int], dict[bytes, IdempotencyClaim]]:
+        """Read invocations with their due times and their idempotency keys.
+
+        Raises:
+            StoreUnavailable: The store is away.
+            WrongKeyType: A foreign key stands where a stream belongs.
+        """
+        found = await read_invocations(self._store, partition.space, ids)
+        extras = await self._extras(partition, LaneContents(ObjectState({}), found))
+        return found, dict(extras.waits), dict(extras.claims)
+
+    def adopt(
+        self, lane: Lane, found: OpenInvocation, waits: dict[bytes, int], claims: dict[bytes, IdempotencyClaim]
+    ) -> Invocation:
+        """Bring an invocation back that a lane's list had lost; its place in the queue is the caller's business."""
+        return self._revive(lane, found, _Extras(waits, claims))
 
     def _revive(self, lane: Lane, found: OpenInvocation, extras: _Extras) -> Invocation:
         """Bring an invocation back that an owner before had accepted."""
@@ -285,6 +311,16 @@ class Loading:
         except KeylaneError:
             found = None
         done(found)
+
+
+def is_over(found: OpenInvocation) -> bool:
+    """Return whether an invocation that a lane names has ended, or has left nothing: no owner can run it."""
+    if found.undecodable is not None or found.is_parked:
+        return False
+    try:
+        return not found.records or replay(found.records).is_terminal
+    except IllegalTransition:
+        return False
 
 
 def _is_parked(found: OpenInvocation, key_text: str) -> bool:

@@ -25,8 +25,10 @@ from .execution import Execution
 from .inbox_reader import InboxReader
 from .intake import CALLS_PER_SLOT, Intake
 from .lane import Lane
+from .lane_mending import LaneMending
 from .lease_thread import HeldLease, LeaseThread
 from .loading import Loading
+from .mending import Mending
 from .ownership import Ownership
 from .partition import FirstArguments, Partition, Phase
 from .presence import Presence, new_worker_identity
@@ -37,6 +39,7 @@ from .timers import Timers
 
 if TYPE_CHECKING:
     from ..journal.errors import KeylaneError
+    from ..journal.requests import Request
     from ..journal.store import Store
     from ..objects.app import App
     from ..objects.settings import Settings
@@ -76,9 +79,11 @@ class Worker:
         self._timers = Timers(store)
         self._loading = Loading(store, self._errands, self._timers, self.ready)
         self._reads = Reads(store, read_limiter, settings.payload_limit_bytes)
-        self._intake = Intake(self._reads.serve, settings.lane_slots * CALLS_PER_SLOT)
+        self._intake = Intake(self._reads.serve, settings.lane_slots * CALLS_PER_SLOT, self._repair)
         self._execution = Execution(settings, self._timers, self._limiter)
         self._inboxes = InboxReader(store, self._intake, self._partitions)
+        lane_mending = LaneMending(store, self._loading, self._timers)
+        self._mending = Mending(store, self._errands, lane_mending, self._inboxes)
         self._leases = LeaseThread(
             sync_leases(store, timeout_seconds=settings.renewal_seconds),
             lease_seconds=settings.lease_seconds,
@@ -205,6 +210,9 @@ class Worker:
         self._inboxes.leave(partition)
         self.doors.close(partition)
         self._ownership.lost(partition)
+
+    def _repair(self, partition: Partition, request: Request, entry: bytes) -> None:
+        self._mending.take(partition, request, entry)
 
     def _fenced(self, lease: HeldLease) -> None:
         for partition in self._ownership.of_lease(lease):

@@ -13,6 +13,7 @@ import typer
 from ...journal.reading import TIMELINE_ENTRIES
 from ...journal.safety import Durability, Replicated
 from . import calls, hosting, logs, views
+from . import doctor as checkup
 from .output import survive_any_text, write_line
 from .shell import (
     AsJson,
@@ -264,6 +265,35 @@ def resume(
     """
     shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(calls.resume, shell, invocation, reason=reason, by=by, timeout=timeout))
+
+
+@app.command()
+def doctor(
+    *,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Have owners put right what can be put right safely, and look again.")
+    ] = False,
+    type_name: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", help="Look at one object type only.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", metavar="N", min=1, help="Stop after N keys, and say that the rest was not looked at."),
+    ] = None,
+    durability: DurabilityOption = Promise.FSYNC,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Look for work that can't go on, and say what causes it and what puts it right.
+
+    Owners are watched for about a lease, every key is looked at once, nothing is changed without --repair.
+    Exit code 0 when nothing was found, 1 when something was.
+    """
+    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    orders = checkup.Orders(durability.value, type_name, limit, repairs=repair)
+    shell.run(partial(checkup.doctor, shell, orders))
 
 
 def _client_shell(store: str | None, namespace: str, *, is_json: bool, is_debug: bool) -> Shell:

@@ -1,0 +1,250 @@
+"""A checkup of a namespace: owners are watched while every key is looked at once, and then everything is judged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import anyio
+
+from ..errors import WrongKeyType
+from ..keyspace import PartitionSpace
+from ..noted import moment
+from ..safety import Durability, ServerFacts, read_facts
+from ..store import Store
+from ..types_registry import read_owners, read_types
+from .facts import First, LeaseHealth, PartitionFacts, Sign, TypeFacts
+from .findings import FindingBook
+from .inboxes import Inbox, age_ms, read_inbox, server_ms, still_repeated
+from .partition_checks import PARTITION_CHECKS, memory_has_room, server_is_safe, type_has_a_worker
+from .partitions import Reading, read_partitions
+from .ranking import BusyKeys
+from .report import BusyKey, Looked, PartitionReport, Report
+from .server import read_server
+from .walking import Progress, Walk
+from .watching import Watch
+
+#: The traffic of the busiest objects is measured over at least this long.
+TRAFFIC_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a checkup looks at.
+
+    Args:
+        lease_seconds: For how long the deployment's owners may be silent.
+        durability: What the deployment declares.
+        type_name: The one type that is looked at, None for all.
+        limit: After so many keys the walk stops, None to come to the end.
+        progress: Told how far the walk is.
+    """
+
+    lease_seconds: float
+    durability: Durability = "fsync"
+    type_name: str | None = None
+    limit: int | None = None
+    progress: Progress | None = None
+
+
+async def check_up(store: Store, plan: Plan) -> Report:
+    """Look at a namespace, and change nothing.
+
+    Args:
+        store: The open store.
+        plan: What to look at.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands where a registry belongs.
+    """
+    began = time.monotonic()
+    checkup = _Checkup(store, plan, await _types(store, plan), await read_owners(store))
+    return await checkup.run(began)
+
+
+async def _types(store: Store, plan: Plan) -> dict[str, int]:
+    types = await read_types(store)
+    return types if plan.type_name is None else {name: n for name, n in types.items() if name == plan.type_name}
+
+
+@dataclass(slots=True)
+class _Checkup:
+    """One checkup: what it has read so far."""
+
+    store: Store
+    plan: Plan
+    types: Mapping[str, int]
+    in_charge: Mapping[str, str]
+    book: FindingBook = field(default_factory=FindingBook)
+    notes: list[str] = field(default_factory=list[str])
+
+    async def run(self, began: float) -> Report:
+        store, plan = self.store, self.plan
+        server = await read_facts(store.call)
+        spaces = [store.space(name, number) for name, count in self.types.items() for number in range(count)]
+        before = await read_partitions(store, spaces)
+        inboxes = await self._inboxes(before)
+        walk = Walk(
+            store, self.types, self.in_charge, self.book, plan.type_name, plan.limit, plan.progress
+        )  # fmt: skip
+        watch = Watch(store, spaces, plan.lease_seconds)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch.run)
+            await walk.run()
+        busy = await self._busy(walk.busy, inboxes.values())
+        spaces += sorted(walk.unknown, key=str)
+        after = await read_partitions(store, spaces)
+        oldest = await self._oldest(after, inboxes)
+        facts = [self._partition(space, before, after, oldest, watch, walk) for space in spaces]
+        self.book.add(check(each) for each in facts for check in PARTITION_CHECKS)
+        for inbox in inboxes.values():
+            self.book.add(await still_repeated(store, inbox))
+        types = self._types(facts, watch)
+        self.book.add(type_has_a_worker(each) for each in types)
+        health = {each.space: each.health for each in facts}
+        held = await walk.held.told(store, health)
+        report_of_server = await read_server(store, server)
+        self._judge_server(server, report_of_server.used_memory_bytes)
+        self._note_what_was_left_out(walk)
+        return Report(
+            namespace=store.namespace,
+            read_at=moment(await server_ms(store)),
+            server=report_of_server,
+            workers=watch.workers(),
+            types={each.name: (each.partitions, each.in_charge) for each in types},
+            partitions=tuple(_told(each) for each in facts if _is_worth_telling(each)),
+            held_lanes=held,
+            busy_keys=busy,
+            doubtful=tuple(walk.doubtful),
+            findings=self.book.findings,
+            left_out=self.book.left_out,
+            looked=Looked(
+                walk.keys,
+                dict(walk.open_by_status),
+                walk.is_whole and not self.notes,
+                tuple(self.notes),
+                time.monotonic() - began,
+                max((each.health.watched_seconds for each in facts), default=0.0),
+            ),
+            notices=self._notices(watch, report_of_server.libraries, types),
+        )
+
+    async def _inboxes(self, readings: Mapping[PartitionSpace, Reading]) -> dict[PartitionSpace, Inbox]:
+        found: dict[PartitionSpace, Inbox] = {}
+        for space, reading in readings.items():
+            if not reading.backlog.inbox:
+                continue
+            try:
+                found[space] = await read_inbox(self.store, space)
+            except WrongKeyType:
+                # The walk says so.
+                continue
+            if found[space].is_cut:
+                looked_at, there = found[space].looked_at, reading.backlog.inbox
+                self.notes.append(f"the inbox of {space} has {there} entries, of which {looked_at} were looked at")
+        return found
+
+    async def _busy(self, busy: BusyKeys, inboxes: Iterable[Inbox]) -> tuple[BusyKey, ...]:
+        """Measure what the busiest objects get just now."""
+        for inbox in inboxes:
+            for key, count in inbox.by_key.items():
+                busy.waiting[inbox.space.type_name, key] += count
+        before, began = await busy.added(self.store), time.monotonic()
+        if before:
+            await anyio.sleep(TRAFFIC_SECONDS)
+        return busy.told(before, await busy.added(self.store), time.monotonic() - began)
+
+    async def _oldest(
+        self, readings: Mapping[PartitionSpace, Reading], inboxes: Mapping[PartitionSpace, Inbox]
+    ) -> dict[PartitionSpace, First]:
+        """Return the oldest requests that lie in their inboxes still."""
+        now_ms = await server_ms(self.store)
+        found: dict[PartitionSpace, First] = {}
+        for space, inbox in inboxes.items():
+            if inbox.oldest is not None and readings[space].backlog.inbox:
+                again = await read_inbox(self.store, space)
+                is_unmoved = again.oldest == inbox.oldest
+                found[space] = First(inbox.oldest, age_ms(inbox.oldest, now_ms), is_unmoved)
+        return found
+
+    def _partition(
+        self,
+        space: PartitionSpace,
+        before: Mapping[PartitionSpace, Reading],
+        after: Mapping[PartitionSpace, Reading],
+        oldest: Mapping[PartitionSpace, First],
+        watch: Watch,
+        walk: Walk,
+    ) -> PartitionFacts:
+        reading, name = after[space], space.type_name
+        backlog = reading.backlog
+        return PartitionFacts(
+            space,
+            self.types.get(name),
+            reading.owner,
+            reading.now_ms,
+            watch.health(space) if space in before else LeaseHealth(Sign.UNREADABLE),
+            replace(backlog, open=walk.open_by_space[space]),
+            oldest.get(space),
+            _earliest(before.get(space), reading),
+            self.in_charge.get(name),
+            any(worker.is_live and name in worker.hosts for worker in watch.workers()),
+        )
+
+    def _types(self, facts: list[PartitionFacts], watch: Watch) -> list[TypeFacts]:
+        workers = watch.workers()
+        return [
+            TypeFacts(
+                name,
+                count,
+                self.in_charge.get(name),
+                tuple(worker.worker for worker in workers if worker.is_live and name in worker.hosts),
+                sum(each.space.type_name == name and each.backlog.has_work for each in facts),
+            )
+            for name, count in sorted(self.types.items())
+        ]
+
+    def _judge_server(self, server: ServerFacts, used_bytes: int) -> None:
+        self.book.add(server_is_safe(server, self.plan.durability))
+        self.book.add([memory_has_room(used_bytes, server.maxmemory_bytes)])
+
+    def _note_what_was_left_out(self, walk: Walk) -> None:
+        if not walk.is_whole:
+            self.notes.append(f"the walk stopped after {walk.keys} keys, as it was told: the others were not looked at")
+        if walk.held.count > len(walk.held):
+            self.notes.append(f"{walk.held.count} lanes are held; those with most behind them are told of")
+
+    def _notices(self, watch: Watch, libraries: tuple[str, ...], types: list[TypeFacts]) -> tuple[str, ...]:
+        workers = watch.workers()
+        called = {worker.library for worker in workers if worker.is_live} | {self.store.library.name}
+        notices = [f"worker {each.worker} is announced and silent" for each in workers if not each.is_live]
+        notices += [f"worker {each.worker} can't be read: {each.problem}" for each in workers if each.problem]
+        notices += [f"no live worker calls the functions of {name}" for name in libraries if name not in called]
+        notices += [f"no live worker hosts {each.name}, which has no work" for each in types if _rests(each)]
+        if self.plan.type_name is not None and not self.types:
+            notices.append(f"the namespace has no object type {self.plan.type_name!r}")
+        return tuple(notices)
+
+
+def _rests(facts: TypeFacts) -> bool:
+    return not facts.workers and not facts.partitions_with_work
+
+
+def _earliest(before: Reading | None, after: Reading) -> First | None:
+    """Return what should have fired first, when it is past."""
+    if after.earliest_due is None or after.earliest_due[1] > after.now_ms:
+        return None
+    raw_id, due_ms = after.earliest_due
+    is_unmoved = before is not None and before.earliest_due == after.earliest_due
+    return First(raw_id, after.now_ms - due_ms, is_unmoved)
+
+
+def _is_worth_telling(facts: PartitionFacts) -> bool:
+    return facts.health.epoch is not None or facts.backlog.has_work or bool(facts.backlog.undecodable)
+
+
+def _told(facts: PartitionFacts) -> PartitionReport:
+    return PartitionReport(facts.space.type_name, facts.space.number, facts.health, facts.backlog)

@@ -1,0 +1,258 @@
+"""Puts a lane right: its list, its place among the runnable ones and its due times, as its owner's memory has them.
+
+A partition's commits are applied in the order in which they are queued. So what memory says at the moment at which a
+commit is queued is what the store has to say when it is applied, whatever is under way: the lane need not stand still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from ..journal import operations
+from ..journal.errors import CallError, InternalError
+from ..journal.lane_reading import OpenInvocation, ask
+from ..journal.noted import noted, standing_of, written_at_ms
+from ..journal.records import Accepted, Paused
+from .endings import skips
+from .invocation import Hold, IdempotencyClaim, Invocation
+from .loading import is_over
+
+if TYPE_CHECKING:
+    from ..journal.batch import Operation
+    from ..journal.store import Store
+    from .lane import Lane
+    from .loading import Loading
+    from .partition import Partition
+    from .timers import Timers
+
+#: What the server answers for a key that has no end to its keeping.
+FOR_EVER = -1
+#: How long a lane may take to be read.
+LOAD_SECONDS = 10.0
+#: An invocation that began so shortly before the look may have come and gone meanwhile; it is left for the next one.
+YOUNG_MS = 2_000
+#: First records that one question asks for: each may hold an argument of the payload limit.
+AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What the store says of a lane, read while its work goes on.
+
+    Args:
+        listed: Its list.
+        was_runnable: Whether it is among the runnable ones.
+        over: Ids of its list whose invocations have ended or are gone.
+        strangers: Invocations that the owner did not have in hand when the look began, and that are open.
+        waits: When those are due.
+        claims: Their idempotency keys.
+        begun: When each open invocation of the lane began.
+        missing_due: When invocations are due by their records that wait and have no due time.
+    """
+
+    listed: list[bytes]
+    was_runnable: bool
+    over: frozenset[bytes]
+    strangers: list[OpenInvocation]
+    waits: dict[bytes, int]
+    claims: dict[bytes, IdempotencyClaim]
+    begun: Mapping[bytes, int]
+    missing_due: Mapping[bytes, int]
+
+
+class LaneMending:
+    """Mends lanes of one worker.
+
+    Args:
+        store: The open store.
+        loading: Brings into memory what belongs into a lane.
+        timers: Told of due times that were entered.
+    """
+
+    def __init__(self, store: Store, loading: Loading, timers: Timers) -> None:
+        self._store = store
+        self._loading = loading
+        self._timers = timers
+
+    async def mend(self, partition: Partition, key_text: str, ids: Sequence[bytes]) -> list[str]:
+        """Put a lane right.
+
+        Args:
+            partition: Its partition.
+            key_text: Its key.
+            ids: Invocations that may belong into it beside those that it names.
+
+        Returns:
+            What was done, in sentences.
+
+        Raises:
+            InvalidKey: The text is not a key.
+            CallError: The lane can't be read now.
+            StoreUnavailable: The store is away.
+        """
+        lane = await _loaded(partition, key_text)
+        looked = await self._look(lane, ids)
+        if not lane.loaded or lane.refused or partition.lanes.get(key_text) is not lane:
+            raise CallError("its lane is being read again; ask once more")
+        did = [*_drop(lane, looked), *self._adopt(lane, looked)]
+        wanted = _wanted(lane)
+        works = bool(wanted) and lane.queue[0].hold is not Hold.PAUSED
+        writes: list[Operation] = []
+        if wanted != looked.listed or works != looked.was_runnable:
+            did.extend(_differences(partition, wanted, looked, works=works))
+            writes.append(operations.restore_lane(partition.space, key_text, wanted, is_runnable=works))
+        for raw_id, due_ms in looked.missing_due.items():
+            if raw_id in partition.waiting:
+                writes.append(operations.schedule(raw_id, max(due_ms - partition.now_ms(), 0)))
+                did.append(f"entered the due time of {partition.invocation_id(raw_id)}")
+        if writes:
+            await lane.write(writes)
+        self._timers.sweep(partition)
+        partition.host.ready(lane)
+        return did
+
+    async def _look(self, lane: Lane, ids: Sequence[bytes]) -> _Looked:
+        partition = lane.partition
+        space, since_ms, known = partition.space, partition.now_ms(), set(partition.open)
+        waiting = [raw_id for raw_id in partition.waiting if raw_id in {each.raw_id for each in lane.queue}]
+        listed, was_runnable = await ask(
+            self._store,
+            [("LRANGE", space.lane(lane.key_text), 0, -1), ("SISMEMBER", space.runnable, lane.key_text)],
+            [space.lane(lane.key_text), space.runnable],
+        )
+        over = await self._over(partition, listed)
+        others = [raw_id for raw_id in dict.fromkeys((*listed, *ids)) if raw_id not in known]
+        found, waits, claims = await self._loading.read(partition, others)
+        strangers = [each for each in found if _belongs(each, lane.key_text, since_ms)]
+        due = await self._missing_due(partition, [*waiting, *(each.raw_id for each in strangers)])
+        waits.update(due)
+        begun = await self._begun(lane) if strangers else {}
+        return _Looked(listed, bool(was_runnable), over, strangers, waits, claims, begun, due)
+
+    async def _over(self, partition: Partition, ids: Sequence[bytes]) -> frozenset[bytes]:
+        """Return the ids whose invocations have ended or are gone: only the streams of ended ones expire."""
+        streams = [partition.space.invocation(raw_id) for raw_id in ids]
+        left = await ask(self._store, [("PTTL", stream) for stream in streams], streams)
+        return frozenset(raw_id for raw_id, left_ms in zip(ids, left, strict=True) if left_ms != FOR_EVER)
+
+    async def _missing_due(self, partition: Partition, ids: Sequence[bytes]) -> dict[bytes, int]:
+        """Return when invocations are due by their records, of those that wait and have no due time."""
+        space = partition.space
+        scores = await ask(self._store, [("ZSCORE", space.due, raw_id) for raw_id in ids], [space.due] * len(ids))
+        missing = [raw_id for raw_id, score in zip(ids, scores, strict=True) if score is None]
+        streams = [space.invocation(raw_id) for raw_id in missing]
+        newest = await ask(self._store, [("XREVRANGE", stream, "+", "-", "COUNT", 1) for stream in streams], streams)
+        due = {raw_id: _due_ms(entries) for raw_id, entries in zip(missing, newest, strict=True)}
+        return {raw_id: at_ms for raw_id, at_ms in due.items() if at_ms is not None}
+
+    async def _begun(self, lane: Lane) -> dict[bytes, int]:
+        """Return when the invocations of a lane began that have records."""
+        space = lane.partition.space
+        ids = [each.raw_id for each in lane.queue if each.accepted]
+        begun: dict[bytes, int] = {}
+        for start in range(0, len(ids), AT_ONCE):
+            piece = ids[start : start + AT_ONCE]
+            streams = [space.invocation(raw_id) for raw_id in piece]
+            firsts = await ask(self._store, [("XRANGE", each, "-", "+", "COUNT", 1) for each in streams], streams)
+            begun.update({raw: written_at_ms(got[0][0]) for raw, got in zip(piece, firsts, strict=True) if got})
+        return begun
+
+    def _adopt(self, lane: Lane, looked: _Looked) -> list[str]:
+        """Take into a lane what belongs there, in the order of intake."""
+        did: list[str] = []
+        for each in looked.strangers:
+            if each.raw_id in lane.partition.open:
+                continue
+            invocation = self._loading.adopt(lane, each, looked.waits, looked.claims)
+            lane.queue.insert(_place(lane, each, looked.begun), invocation)
+            did.append(f"took {lane.partition.invocation_id(each.raw_id)} into its lane")
+        return did
+
+
+async def _loaded(partition: Partition, key_text: str) -> Lane:
+    lane = partition.lane(key_text)
+    if not lane.loaded:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        lane.when_loaded = (*lane.when_loaded, partial(_resolve, future))
+        with anyio.move_on_after(LOAD_SECONDS):
+            await future
+    if not lane.loaded:
+        raise CallError(f"its object can't be read: {lane.load_error or 'the store takes too long'}")
+    return lane
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _belongs(found: OpenInvocation, key_text: str, since_ms: int) -> bool:
+    """Return whether an invocation that nobody has in hand is this lane's, and open without being parked."""
+    accepted = found.records[0] if found.records else None
+    if not isinstance(accepted, Accepted) or accepted.key != key_text or found.begun_ms > since_ms - YOUNG_MS:
+        return False
+    # A parked one may stand beside its lane; whoever resumes it finds it by its id.
+    return not is_over(found) and not found.is_parked and not isinstance(found.records[-1], Paused)
+
+
+def _due_ms(entries: Sequence[Any]) -> int | None:
+    """Return when an invocation is due by its newest record, None where that names no time."""
+    notes = [noted(entry) for entry in entries]
+    standing, _ = standing_of(notes, is_whole=False)
+    if standing is None or standing.retry_after_ms is None:
+        return None
+    return notes[-1].at_ms + standing.retry_after_ms
+
+
+def _drop(lane: Lane, looked: _Looked) -> list[str]:
+    """Take out of a lane's queue what has ended or is gone in the store: it was listed there, so it was accepted."""
+    did: list[str] = []
+    for invocation in list(lane.queue):
+        is_gone = invocation.raw_id in looked.over and invocation.accepted and not invocation.ended
+        if is_gone and invocation is not lane.running:
+            lane.queue.remove(invocation)
+            invocation.ended = True
+            lane.partition.ended(invocation, InternalError("its records are gone"))
+            did.append(
+                f"took {lane.partition.invocation_id(invocation.raw_id)} out of its lane: it has ended or is gone"
+            )
+    return did
+
+
+def _wanted(lane: Lane) -> list[bytes]:
+    """Return the list that a lane should have once everything that is queued is written."""
+    aside = skips(lane.partition.virtual_object)
+    return [each.raw_id for each in lane.queue if each.accepted and not each.ended and not (aside and _is_paused(each))]
+
+
+def _is_paused(invocation: Invocation) -> bool:
+    # It leaves the queue once its pause is durable, and its list with the pause itself.
+    return invocation.standing is not None and invocation.standing.paused is not None
+
+
+def _place(lane: Lane, found: OpenInvocation, begun: Mapping[bytes, int]) -> int:
+    """Return where an invocation belongs in a lane's queue: before those that began later, behind what runs."""
+    for position, invocation in enumerate(lane.queue):
+        began_later = begun.get(invocation.raw_id, found.begun_ms) >= found.begun_ms
+        if invocation is not lane.running and began_later:
+            return position
+    return len(lane.queue)
+
+
+def _differences(partition: Partition, wanted: Sequence[bytes], looked: _Looked, *, works: bool) -> list[str]:
+    did: list[str] = []
+    gone = [raw_id for raw_id in looked.listed if raw_id not in wanted]
+    if gone:
+        names = ", ".join(partition.invocation_id(raw_id) for raw_id in dict.fromkeys(gone))
+        did.append(f"took out of the lane's list: {names}")
+    if [raw_id for raw_id in looked.listed if raw_id in wanted] != list(wanted):
+        did.append(f"wrote the lane's list anew, with {len(wanted)} in it")
+    if works != looked.was_runnable:
+        did.append(f"entered the lane {'among' if works else 'not any more among'} the runnable ones")
+    return did

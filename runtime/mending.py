@@ -1,0 +1,207 @@
+"""What an owner does when it is asked to repair its partition: each thing is looked at, and written if it is broken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..journal import operations
+from ..journal.batch import Commit, Operation
+from ..journal.codec import Undecodable, pack
+from ..journal.errors import Fenced, InternalError, KeylaneError, code_of, fields_of
+from ..journal.lane_reading import ask, read_invocations
+from ..journal.outcomes import (
+    IdempotencyEntry,
+    OutcomeMark,
+    Refused,
+    Rejected,
+    Succeeded,
+    decode_outcome,
+    encode_outcome,
+)
+from ..journal.recall import DAY_MS
+from ..journal.records import Completed, Failed
+from ..journal.repair_order import NAMED_MAX, RepairOrder
+from ..journal.requests import Request
+from .endings import answer
+from .lane_mending import FOR_EVER, LaneMending
+from .loading import is_over
+from .partition import OwnershipLost
+
+if TYPE_CHECKING:
+    from ..journal.store import Store
+    from .errands import Errands
+    from .inbox_reader import InboxReader
+    from .partition import Partition
+
+logger = logging.getLogger("keylane.worker")
+
+#: Looks at one named thing, adds what it has to write, and says what that does.
+_Look: TypeAlias = "Callable[[Partition, bytes, list[Operation]], Awaitable[list[str]]]"
+
+
+class Mending:
+    """Carries out repair orders for one worker.
+
+    Args:
+        store: The open store.
+        errands: Runs what takes more than one look.
+        lanes: Mends lanes.
+        inboxes: Reads inboxes again.
+    """
+
+    def __init__(self, store: Store, errands: Errands, lanes: LaneMending, inboxes: InboxReader) -> None:
+        self._store = store
+        self._errands = errands
+        self._lanes = lanes
+        self._inboxes = inboxes
+
+    def take(self, partition: Partition, request: Request, entry: bytes) -> None:
+        """Take a repair order in; its answer says what was done."""
+        partition.serving.add(request.invocation)
+        # Not one of the few runners: it waits for lanes to be read, which is their work.
+        self._errands.begin(partial(self._mend, partition, request, entry))
+
+    async def _mend(self, partition: Partition, request: Request, entry: bytes) -> None:
+        try:
+            order = RepairOrder.decode(request.payload or b"")
+            did = await self._carry_out(partition, request.key, order)
+            outcome = encode_outcome(Succeeded(pack(did)))
+            for sentence in did:
+                logger.warning("%s: repaired for %s: %s", partition.space, order.by, sentence)
+        except (Fenced, OwnershipLost):
+            # The order lies in the inbox still, for the next owner.
+            return
+        except KeylaneError as error:
+            outcome = _refusal(error)
+        except Exception:
+            logger.exception("%s: a repair failed", partition.space)
+            outcome = _refusal(InternalError("the runtime failed on this repair; see its log"))
+        finally:
+            partition.serving.discard(request.invocation)
+        answer(partition, request.invocation, entry, request.client, outcome)
+
+    async def _carry_out(self, partition: Partition, key_text: str, order: RepairOrder) -> list[str]:
+        did: list[str] = []
+        if key_text:
+            did.extend(await self._lanes.mend(partition, key_text, order.lane[:NAMED_MAX]))
+        if order.reads_inbox:
+            did.extend(await self._inboxes.read_again(partition))
+        writes: list[Operation] = []
+        looks: list[tuple[_Look, Sequence[bytes]]] = [
+            (self._due, order.due),
+            (self._streams, order.streams),
+            (self._results, order.results),
+            (self._days, order.days),
+            (self._claims, order.claims),
+        ]
+        for look, names in looks:
+            for name in names[:NAMED_MAX]:
+                did.extend(await look(partition, name, writes))
+        if writes:
+            await _durable(partition, writes)
+        return did
+
+    async def _due(self, partition: Partition, raw_id: bytes, writes: list[Operation]) -> list[str]:
+        """Take out a due time that belongs to nothing open."""
+        (found,) = await read_invocations(self._store, partition.space, [raw_id])
+        if raw_id in partition.open or not is_over(found):
+            return []
+        writes.append(operations.unschedule(raw_id))
+        return [f"took out the due time of {partition.invocation_id(raw_id)}, which has ended or is gone"]
+
+    async def _streams(self, partition: Partition, raw_id: bytes, writes: list[Operation]) -> list[str]:
+        """Let the records of an invocation that has ended expire."""
+        stream = partition.space.invocation(raw_id)
+        (found,) = await read_invocations(self._store, partition.space, [raw_id])
+        if raw_id in partition.open or not found.records or not is_over(found) or not await self._is_kept(stream):
+            return []
+        writes.append(operations.keep_for(stream, partition.history_retention_ms))
+        return [f"gave the records of {partition.invocation_id(raw_id)} their retention"]
+
+    async def _results(self, partition: Partition, raw_id: bytes, writes: list[Operation]) -> list[str]:
+        """Let a result expire."""
+        result = partition.space.result(raw_id)
+        if not await self._is_kept(result):
+            return []
+        writes.append(operations.keep_for(result, partition.result_retention_ms))
+        return [f"gave the result of {partition.invocation_id(raw_id)} its retention"]
+
+    async def _days(self, partition: Partition, day: bytes, writes: list[Operation]) -> list[str]:
+        """Let the idempotency keys of a day expire."""
+        if not day.isdigit() or not await self._is_kept(partition.space.idempotency(int(day))):
+            return []
+        kept_ms = partition.tombstone_retention_ms + DAY_MS
+        writes.append(operations.forget_day(partition.space, int(day), kept_ms))
+        return [f"gave the idempotency keys of day {int(day)} their retention"]
+
+    async def _is_kept(self, key: bytes) -> bool:
+        """Return whether a key would stay for ever."""
+        (left_ms,) = await ask(self._store, [("PTTL", key)], [key])
+        return left_ms == FOR_EVER
+
+    async def _claims(self, partition: Partition, name: bytes, writes: list[Operation]) -> list[str]:
+        """Note how the invocation of an idempotency key ended."""
+        day, _, digest = name.partition(b":")
+        space = partition.space
+        (data,) = await ask(self._store, [("HGET", space.idempotency(int(day)), digest)], [space.owner])
+        if data is None:
+            return []
+        entry = IdempotencyEntry.decode(data)
+        if entry.outcome != "?" or entry.invocation in partition.open:
+            return []
+        mark = await self._mark(partition, entry.invocation)
+        invocation = partition.invocation_id(entry.invocation)
+        if mark is None:
+            return [
+                f"nothing is kept of {invocation}: how it ended, nobody can say; its idempotency key stays as it is"
+            ]
+        writes.append(operations.remember(space, int(day), digest, replace(entry, outcome=mark)))
+        return [f"noted with its idempotency key how {invocation} ended"]
+
+    async def _mark(self, partition: Partition, raw_id: bytes) -> OutcomeMark | None:
+        """Return how an invocation ended, None where that is not known or it has not."""
+        space = partition.space
+        (found,) = await read_invocations(self._store, space, [raw_id])
+        last = found.records[-1] if found.records else None
+        if isinstance(last, Completed | Failed):
+            return "c" if isinstance(last, Completed) else "f"
+        (data,) = await ask(self._store, [("GET", space.result(raw_id))], [space.result(raw_id)])
+        if last is not None or data is None:
+            return None
+        try:
+            outcome = decode_outcome(data)
+        except Undecodable:
+            return None
+        match outcome:
+            case Succeeded():
+                return "c"
+            case Rejected():
+                return "f"
+            case _:
+                return None
+
+
+async def _durable(partition: Partition, writes: list[Operation]) -> None:
+    """Write something that belongs to no lane, and wait until it is durable."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(now_ms: int, error: BaseException | None) -> None:
+        del now_ms
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    partition.writer.commit(Commit(writes, done))
+    await future
+
+
+def _refusal(error: KeylaneError) -> bytes:
+    return encode_outcome(Refused(code_of(error), error.message, pack(fields_of(error))))
