@@ -166,11 +166,13 @@ class LaneMending:
     def _adopt(self, lane: Lane, looked: _Looked) -> list[str]:
         """Take into a lane what belongs there, in the order of intake."""
         did: list[str] = []
-        for each in looked.strangers:
+        begun = dict(looked.begun)
+        for each in sorted(looked.strangers, key=lambda found: (found.begun_ms, found.raw_id)):
             if each.raw_id in lane.partition.open:
                 continue
+            begun[each.raw_id] = each.begun_ms
             invocation = self._loading.adopt(lane, each, looked.waits, looked.claims)
-            lane.queue.insert(_place(lane, each, looked.begun), invocation)
+            lane.queue.insert(_place(lane, each, begun), invocation)
             did.append(f"took {lane.partition.invocation_id(each.raw_id)} into its lane")
         return did
 
@@ -239,7 +241,9 @@ def _is_paused(invocation: Invocation) -> bool:
 def _place(lane: Lane, found: OpenInvocation, begun: Mapping[bytes, int]) -> int:
     """Return where an invocation belongs in a lane's queue: before those that began later, behind what runs."""
     for position, invocation in enumerate(lane.queue):
-        began_later = begun.get(invocation.raw_id, found.begun_ms) >= found.begun_ms
+        # One that is not known to have begun has been taken in just now; of two of one millisecond the ids tell.
+        begun_ms = begun.get(invocation.raw_id)
+        began_later = begun_ms is None or (begun_ms, invocation.raw_id) > (found.begun_ms, found.raw_id)
         if invocation is not lane.running and began_later:
             return position
     return len(lane.queue)

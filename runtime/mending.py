@@ -108,8 +108,10 @@ class Mending:
 
     async def _due(self, partition: Partition, raw_id: bytes, writes: list[Operation]) -> list[str]:
         """Take out a due time that belongs to nothing open."""
-        (found,) = await read_invocations(self._store, partition.space, [raw_id])
-        if raw_id in partition.open or not is_over(found):
+        space = partition.space
+        (score,) = await ask(self._store, [("ZSCORE", space.due, raw_id)], [space.due])
+        (found,) = await read_invocations(self._store, space, [raw_id])
+        if score is None or raw_id in partition.open or not is_over(found):
             return []
         writes.append(operations.unschedule(raw_id))
         return [f"took out the due time of {partition.invocation_id(raw_id)}, which has ended or is gone"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from ..key import format_id
@@ -28,7 +28,7 @@ def _place(facts: PartitionFacts, name: bytes = b"") -> Place:
     return Place(facts.space.type_name, facts.space.number, name=name.decode(errors="replace") or None)
 
 
-def broken_fields(owner: dict[str, str]) -> list[str]:
+def broken_fields(owner: Mapping[str, str]) -> list[str]:
     """Return what an owner hash has lost; the clock of a partition that nobody has owned yet may stand there alone."""
     if not owner.keys() - {"offset"}:
         return []
@@ -43,8 +43,8 @@ def broken_fields(owner: dict[str, str]) -> list[str]:
 
 def its_owner_hash_is_whole(facts: PartitionFacts) -> Finding | None:
     """A hash that lacks what every tenure writes keeps each would-be owner out."""
-    lost = broken_fields(dict(facts.owner))
-    if not lost or facts.partitions is None:
+    lost = broken_fields(facts.owner)
+    if not lost or not _is_registered(facts) or facts.owner.get("schema", SCHEMA_VERSION) != SCHEMA_VERSION:
         return None
     cause = f"its owner hash has lost {', '.join(lost)}: who wants to own it can't compare what was there"
     remedy = "the fields are written anew; where writes can't be told apart without them, the tenure ends"
@@ -58,16 +58,20 @@ def its_schema_is_ours(facts: PartitionFacts) -> Finding | None:
     if schema is not None and schema != SCHEMA_VERSION:
         cause = f"it was written with schema {schema}, and this release has {SCHEMA_VERSION}"
         return Finding(Kind.SCHEMA_MISMATCH, _place(facts), cause, "use the release that wrote it")
-    if facts.partitions is not None and partitions is not None and partitions != str(facts.partitions):
+    if _is_registered(facts) and partitions is not None and partitions != str(facts.partitions):
         cause = f"it was written with {partitions} partitions of its type, and the registry says {facts.partitions}"
         remedy = "use the partition count that was fixed at first use"
         return Finding(Kind.SCHEMA_MISMATCH, _place(facts), cause, remedy)
     return None
 
 
+def _is_registered(facts: PartitionFacts) -> bool:
+    return facts.partitions is not None and facts.space.number < facts.partitions
+
+
 def its_type_is_registered(facts: PartitionFacts) -> Finding | None:
     """No worker and no client looks into a partition that the registry of types does not name."""
-    if facts.partitions is not None and facts.space.number < facts.partitions:
+    if _is_registered(facts):
         return None
     why = "the namespace has no such type" if facts.partitions is None else f"the type has {facts.partitions}"
     cause = f"there are keys of it, and {why}: nobody will ever own it"

@@ -94,7 +94,7 @@ class Watch:
             waited_seconds = lease_clock() - began
             if not self._is_silent() or waited_seconds > 2 * self.lease_seconds:
                 return
-            if waited_seconds > self.lease_seconds and not self._has_live_workers():
+            if waited_seconds > self.lease_seconds and not any(each.is_live for each in self.workers()):
                 return
             await anyio.sleep(self.lease_seconds / LOOKS_PER_LEASE)
 
@@ -134,13 +134,14 @@ class Watch:
             _note(self._partitions, space, value, poll.sent_at, poll.answered_at)
 
     def _is_silent(self) -> bool:
-        """Return whether somebody has not moved yet who should."""
-        owned = [space for space, seen in self._seen.items() if isinstance(seen, Observation) and _is_held(seen)]
-        waits = any(self._partitions[space].changes == 0 for space in owned)
-        return waits or any(worker.changes == 0 for worker in self._workers.values())
-
-    def _has_live_workers(self) -> bool:
-        return any(worker.changes for worker in self._workers.values())
+        """Return whether somebody has not moved yet who should: an owner, a worker, or who takes over what is free."""
+        workers = self.workers()
+        hosted = {name for worker in workers if worker.is_live for name in worker.hosts}
+        return any(not worker.is_live for worker in workers) or any(
+            _is_awaited(seen, self._partitions[space], is_hosted=space.type_name in hosted)
+            for space, seen in self._seen.items()
+            if isinstance(seen, Observation)
+        )
 
     def health(self, space: PartitionSpace) -> LeaseHealth:
         """Return what was seen of a partition's owner."""
@@ -165,8 +166,15 @@ def _note(into: dict[Any, _Watched], name: Any, value: Any, sent_at: float, answ
         known.take(value, sent_at)
 
 
-def _is_held(seen: Observation) -> bool:
-    return seen.epoch is not None and not seen.released
+def _is_awaited(seen: Observation, watched: _Watched, *, is_hosted: bool) -> bool:
+    """Return whether a partition has no sign of life, and may get one: from its owner, or from its next one."""
+    match _sign(seen, watched):
+        case Sign.LIVE:
+            return False
+        case Sign.SILENT:
+            return True
+        case _:
+            return is_hosted
 
 
 def _sign(seen: Observation, watched: _Watched) -> Sign:
