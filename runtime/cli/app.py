@@ -280,7 +280,7 @@ def doctor(
         int | None,
         typer.Option("--limit", metavar="N", min=1, help="Stop after N keys, and say that the rest was not looked at."),
     ] = None,
-    durability: DurabilityOption = Promise.FSYNC,
+    durability: DurabilityOption = "fsync",
     store: StoreUrl = None,
     namespace: Namespace = "keylane",
     as_json: AsJson = False,
@@ -292,7 +292,7 @@ def doctor(
     Exit code 0 when nothing was found, 1 when something was.
     """
     shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
-    orders = checkup.Orders(durability.value, type_name, limit, repairs=repair)
+    orders = checkup.Orders(durability, type_name, limit, repairs=repair)
     shell.run(partial(checkup.doctor, shell, orders))
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import redis
 
 from keylane import StoreUnavailable
 from keylane.journal.doctor import invocation_checks, partition_checks
@@ -300,7 +301,7 @@ async def test_a_request_that_a_live_owner_has_passed_over_is_named_and_taken_in
         (partition,) = runtime.worker.partitions
         request = a_send("add")
         # Not a turn of the loop passes in between, so that its owner has no chance to see it.
-        client: Any = ward.store.new_sync_client()
+        client = cast("Any", redis.Redis).from_url(ward.store.url)
         partition.cursor = client.execute_command("XADD", ward.space.inbox, "*", "m", request.encode())
         client.close()
 
