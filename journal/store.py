@@ -7,8 +7,9 @@ import contextlib
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
 
+import anyio
 import redis.exceptions
 
 from .background import Background
@@ -43,6 +44,10 @@ __all__ = ["ANSWER_TIMEOUT_SECONDS", "Refusal", "Store", "is_missing_function", 
 
 ANSWER_TIMEOUT_SECONDS = 5.0
 MEMORY_LIMIT_RATIO = 0.9
+#: So long the answers of the other servers wait for that of one which keeps silent.
+STRAGGLER_SECONDS: Final = 1.0
+#: Stands for a reply that is not there yet.
+UNANSWERED: Final = object()
 
 #: Handed the replies to several commands, each in its place; must not raise.
 AllDone: TypeAlias = Callable[[list[Any]], None]
@@ -172,17 +177,20 @@ class Store:
         except (LinkLost, redis.exceptions.ResponseError, redis.exceptions.ConnectionError) as error:
             raise store_error(error, self.url) from error
 
-    def submit_all(self, commands: Sequence[tuple[Any, ...]], done: AllDone) -> None:
+    def submit_all(self, commands: Sequence[tuple[Any, ...]], done: AllDone) -> list[Any]:
         """Send commands in one turn, and hand over all replies together once the last one is there.
 
         Args:
             commands: What to send; one without a key goes where the first one with a key goes.
             done: Handed the replies, or the exceptions that stand for them, in the order of the commands.
+
+        Returns:
+            The list that will hold the replies, with `UNANSWERED` for those that are not there yet.
         """
+        replies: list[Any] = [UNANSWERED] * len(commands)
         if not commands:
-            done([])
-            return
-        replies: list[Any] = [None] * len(commands)
+            done(replies)
+            return replies
         unanswered = len(commands)
 
         def take(position: int, reply: Any) -> None:
@@ -195,6 +203,7 @@ class Store:
         submit = self.topology.submit_beside(commands)
         for position, words in enumerate(commands):
             submit(words, partial(take, position))
+        return replies
 
     def submit_durably(self, space: PartitionSpace, words: tuple[Any, ...], done: Done) -> None:
         """Send a command about a partition; its reply is handed over once everything up to it is durable.
@@ -243,27 +252,33 @@ class Store:
             raise store_error(reply, self.url)
 
     async def each(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Send commands in one turn and wait for all of their replies; an error is returned in its place.
+        """Send reads in one turn and wait for all of their replies; an error is returned in its place.
 
-        A server that is away costs its own commands only; their errors are `StoreUnavailable`.
+        A server that is away costs its own commands only; their errors are `StoreUnavailable`. Where there are several
+        servers, one that keeps silent for `STRAGGLER_SECONDS` counts as away.
 
         Raises:
             StoreUnavailable: No server can be reached.
         """
         await self.topology.wait_up(self.answer_timeout_seconds)
-        complete: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def done(replies: list[Any]) -> None:
+        def done(_: list[Any]) -> None:
             if not complete.done():
-                complete.set_result(replies)
+                complete.set_result(None)
 
-        self.submit_all(commands, done)
-        replies = await complete
-        for position, reply in enumerate(replies):
-            if isinstance(reply, Exception):
-                error = store_error(reply, self.url)
-                replies[position] = error if isinstance(error, StoreUnavailable) else reply
-        return replies
+        replies = self.submit_all(commands, done)
+        with anyio.move_on_after(STRAGGLER_SECONDS if len(self.nodes) > 1 else None):
+            await complete
+        return [self._in_place(reply) for reply in replies]
+
+    def _in_place(self, reply: Any) -> Any:
+        if reply is UNANSWERED:
+            return StoreUnavailable(self.url, f"no answer within {STRAGGLER_SECONDS:g} s")
+        if isinstance(reply, Exception):
+            error = store_error(reply, self.url)
+            return error if isinstance(error, StoreUnavailable) else reply
+        return reply
 
     async def together(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send commands in one turn and wait for all of their replies; a refusal is returned in its place.

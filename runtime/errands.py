@@ -35,6 +35,10 @@ class Errands:
             if not idle.done():
                 idle.set_result(None)
 
+    def add_later(self, delay_seconds: float, errand: Errand) -> None:
+        """Have an errand run after a while, which leaves its runner to others until then."""
+        asyncio.get_running_loop().call_later(delay_seconds, self.add, errand)
+
     def begin(self, errand: Errand) -> None:
         """Run an errand that may have to wait for long in a task of its own: others must not wait behind it."""
         self._tasks.start_soon(self._do, errand)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
-
-import anyio
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ..journal.codec import Undecodable
 from ..journal.errors import KeylaneError
 from ..journal.inbox import START, comparable, read_after
 from ..journal.lane_reading import ask
 from ..journal.requests import Request
+from ..journal.store import store_error
 from .partition import Partition, Phase
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..journal.store import Store
     from ..journal.subscription import Listening
+    from .errands import Errands
     from .intake import Intake
 
 logger = logging.getLogger("keylane.inbox")
@@ -37,15 +38,21 @@ class InboxReader:
     Args:
         store: The open store.
         intake: Takes entries in.
+        errands: Reads what takes more than one look.
         partitions: Returns the partitions that this worker holds.
     """
 
-    def __init__(self, store: Store, intake: Intake, partitions: Callable[[], list[Partition]]) -> None:
+    def __init__(
+        self, store: Store, intake: Intake, errands: Errands, partitions: Callable[[], list[Partition]]
+    ) -> None:
         self._store = store
         self._intake = intake
+        self._errands = errands
         self._partitions = partitions
         self._by_channel: dict[bytes, Partition] = {}
         self._dirty: dict[Partition, None] = {}
+        #: The partitions that are being read, and whether more came in since.
+        self._reading: dict[Partition, bool] = {}
         self._idle: asyncio.Future[None] | None = None
         self.subscription: Listening
 
@@ -86,42 +93,57 @@ class InboxReader:
                 self._idle = asyncio.get_running_loop().create_future()
                 await self._idle
             dirty, self._dirty = self._dirty, {}
-            open_ones = [partition for partition in dirty if partition.phase is Phase.OPEN]
-            try:
-                await self._read_some(open_ones)
-            except Exception as error:  # noqa: BLE001, whatever it is, the next try may go better
-                level = logging.INFO if isinstance(error, KeylaneError) else logging.ERROR
-                logger.log(level, "inboxes are not readable now: %s", error)
-                await anyio.sleep(TRY_AGAIN_SECONDS)
-                for partition in open_ones:
-                    self._note(partition)
+            for partition in dirty:
+                self._begin(partition)
 
-    async def _read_some(self, partitions: list[Partition]) -> None:
-        usual: list[Partition] = []
-        for partition in partitions:
+    def _begin(self, partition: Partition) -> None:
+        """Begin to read one inbox; nobody waits here, since another partition's server may be the only one to answer."""
+        if partition in self._reading:
+            self._reading[partition] = True
+        elif partition.phase is not Phase.OPEN:
+            return
+        elif partition.memory.is_full or partition.behind is not None:
+            self._reading[partition] = False
+            self._errands.begin(partial(self._read_apart, partition))
+        elif not partition.has_in_hand(IN_HAND_MAX):
+            self._reading[partition] = False
+            self._store.submit(_words(partition), partial(self._took, partition, partition.cursor))
+
+    def _took(self, partition: Partition, cursor: bytes, reply: Any) -> None:
+        is_hinted_at = self._reading.pop(partition)
+        if partition.phase is not Phase.OPEN:
+            return
+        if isinstance(reply, Exception):
+            self._try_again(partition, store_error(reply, self._store.url))
+            return
+        if partition.cursor != cursor:
+            # Meanwhile something was put back, which comes first then.
+            self._note(partition)
+            return
+        for entry, fields in reply:
+            self._take(partition, entry, _data(fields))
+        if len(reply) < ENTRIES_PER_READ:
+            partition.ahead.clear()
+        if is_hinted_at or len(reply) == ENTRIES_PER_READ:
+            self._note(partition)
+
+    async def _read_apart(self, partition: Partition) -> None:
+        """Read an inbox of which entries were left where they are, for want of memory."""
+        try:
             if partition.memory.is_full:
                 await self._read_ahead(partition)
-            elif partition.behind is not None:
+            else:
                 await self.read_all(partition)
-            else:
-                usual.append(partition)
-        await self._read(usual)
-
-    async def _read(self, partitions: list[Partition]) -> None:
-        willing = [partition for partition in partitions if not partition.has_in_hand(IN_HAND_MAX)]
-        asked_from = [partition.cursor for partition in willing]
-        reads = [_words(partition) for partition in willing]
-        replies = await ask(self._store, reads, [partition.space.inbox for partition in willing])
-        for partition, cursor, entries in zip(willing, asked_from, replies, strict=True):
-            # Meanwhile something may have been put back, which comes first then.
-            if partition.phase not in _TAKING or partition.cursor != cursor:
-                continue
-            for entry, fields in entries:
-                self._take(partition, entry, _data(fields))
-            if len(entries) == ENTRIES_PER_READ:
+        except Exception as error:  # noqa: BLE001, whatever it is, the next try may go better
+            self._try_again(partition, error)
+        finally:
+            if self._reading.pop(partition):
                 self._note(partition)
-            else:
-                partition.ahead.clear()
+
+    def _try_again(self, partition: Partition, error: Exception) -> None:
+        level = logging.INFO if isinstance(error, KeylaneError) else logging.ERROR
+        logger.log(level, "the inbox of %s is not readable now: %s", partition.space, error)
+        asyncio.get_running_loop().call_later(TRY_AGAIN_SECONDS, self._note, partition)
 
     def _take(self, partition: Partition, entry: bytes, data: bytes) -> None:
         partition.cursor = entry
@@ -221,7 +243,7 @@ class InboxReader:
         return [count > 0 for count in found]
 
 
-def _words(partition: Partition) -> tuple[object, ...]:
+def _words(partition: Partition) -> tuple[Any, ...]:
     return ("XRANGE", partition.space.inbox, b"(" + partition.cursor, "+", "COUNT", ENTRIES_PER_READ)
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-import anyio
-
 from ..journal import operations
 from ..journal.codec import Undecodable
 from ..journal.errors import InternalError, KeylaneError, StoreError, StoreUnavailable
@@ -88,21 +86,20 @@ class Loading:
 
     async def _load_whole(self, lane: Lane) -> None:
         partition = lane.partition
-        while partition.phase is not Phase.LOST:
-            try:
-                contents = await read_lane(self._store, partition.space, lane.key_text)
-                extras = await self._extras(partition, contents)
-            except StoreUnavailable:
-                await anyio.sleep(LOAD_AGAIN_SECONDS)
-                continue
-            except Undecodable as error:
-                self._fail(lane, InternalError(f"the state of {lane.key_text} can't be read: {error}"))
-                return
-            except StoreError as error:
-                self._fail(lane, error)
-                return
-            self._install(lane, contents, extras)
+        if partition.phase is Phase.LOST:
             return
+        try:
+            contents = await read_lane(self._store, partition.space, lane.key_text)
+            extras = await self._extras(partition, contents)
+        except StoreUnavailable:
+            # The runner is for others meanwhile: this one's server may be the only one that is away.
+            self._errands.add_later(LOAD_AGAIN_SECONDS, partial(self._load_whole, lane))
+        except Undecodable as error:
+            self._fail(lane, InternalError(f"the state of {lane.key_text} can't be read: {error}"))
+        except StoreError as error:
+            self._fail(lane, error)
+        else:
+            self._install(lane, contents, extras)
 
     async def _extras(self, partition: Partition, contents: LaneContents) -> _Extras:
         if not contents.open:
@@ -179,17 +176,17 @@ class Loading:
 
     async def _find_parked(self, lane: Lane, raw_id: bytes, done: Callable[[], None]) -> None:
         partition = lane.partition
-        while partition.phase is not Phase.LOST:
-            try:
-                (found,) = await read_invocations(self._store, partition.space, [raw_id])
-                extras = await self._extras(partition, LaneContents(ObjectState({}), [found]))
-            except StoreUnavailable:
-                await anyio.sleep(LOAD_AGAIN_SECONDS)
-                continue
-            if raw_id not in partition.open and _is_parked(found, lane.key_text):
-                partition.parked[raw_id] = self._revive(lane, found, extras)
-            done()
+        if partition.phase is Phase.LOST:
             return
+        try:
+            (found,) = await read_invocations(self._store, partition.space, [raw_id])
+            extras = await self._extras(partition, LaneContents(ObjectState({}), [found]))
+        except StoreUnavailable:
+            self._errands.add_later(LOAD_AGAIN_SECONDS, partial(self._find_parked, lane, raw_id, done))
+            return
+        if raw_id not in partition.open and _is_parked(found, lane.key_text):
+            partition.parked[raw_id] = self._revive(lane, found, extras)
+        done()
 
     async def read(
         self, partition: Partition, ids: Sequence[bytes]

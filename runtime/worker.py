@@ -81,7 +81,7 @@ class Worker:
         self._reads = Reads(store, read_limiter, settings.payload_limit_bytes)
         self._intake = Intake(self._reads.serve, settings.lane_slots * CALLS_PER_SLOT, self._repair)
         self._execution = Execution(settings, self._timers, self._limiter)
-        self._inboxes = InboxReader(store, self._intake, self._partitions)
+        self._inboxes = InboxReader(store, self._intake, self._errands, self._partitions)
         lane_mending = LaneMending(store, self._loading, self._timers)
         self._mending = Mending(store, self._errands, lane_mending, self._inboxes)
         self._leases = LeaseThread(

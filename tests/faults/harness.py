@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import anyio
+import anyio.to_thread
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -51,6 +52,15 @@ async def eventually_answers(check: Callable[[], Awaitable[object]], what: str, 
         if time.monotonic() > deadline:
             raise NeverHappenedError(f"{what}: not within {seconds:g} s")
         await anyio.sleep(POLL_SECONDS)
+
+
+async def eventually_aside(check: Callable[[], object], what: str, *, seconds: float = 10.0) -> None:
+    """The same for a check that waits for servers: in a thread, so that it does not hold up what is under load here."""
+
+    async def checked() -> object:
+        return await anyio.to_thread.run_sync(check)
+
+    await eventually_answers(checked, what, seconds=seconds)
 
 
 class StoreServer:

@@ -85,6 +85,15 @@ class NetworkServer(StoreServer):
             return False
 
     @property
+    def follows(self) -> bool:
+        """Whether it is a replica that has everything."""
+        try:
+            role, *facts = self.ask("ROLE")
+        except redis.RedisError:
+            return False
+        return bool(role == b"slave" and facts[2] == b"connected")
+
+    @property
     def replicas(self) -> int:
         """How many replicas it sends its writes to, having sent them everything before."""
         return len(re.findall(rb"state=online", self.ask("INFO", "replication")))
@@ -186,14 +195,16 @@ class ClusterServers(_Several):
 
     def wait_ok(self) -> None:
         """Wait until every slot is served, and every primary has its replicas."""
-        for server in self.servers:
-            wait_for(lambda server=server: b"cluster_state:ok" in server.ask("CLUSTER", "INFO"), "the cluster is ok")
-        if self._replicas:
-            wait_for(lambda: self._served == {self._replicas}, "every primary has its replicas")
+        wait_for(self.is_settled, "every slot is served and every primary has its replicas")
 
-    @property
-    def _served(self) -> set[int]:
-        return {server.replicas for server in self.servers if server.is_primary}
+    def is_settled(self) -> bool:
+        """Return whether every slot is served, and every primary has its replicas."""
+        infos = [server.ask("CLUSTER", "INFO") for server in self.servers]
+        primaries = [server for server in self.servers if server.is_primary]
+        return (
+            all(b"cluster_state:ok" in info and b"cluster_slots_fail:0" in info for info in infos)
+            and [server.replicas for server in primaries] == [self._replicas] * PRIMARIES
+        )
 
     @staticmethod
     def id_of(server: NetworkServer) -> str:
@@ -204,16 +215,19 @@ class ClusterServers(_Several):
         """Return the primary that has the slot of a key, by what the primaries say of themselves."""
         slot = slot_of(key)
         for server in self.servers:
-            if server.is_primary and self._has(server, slot):
+            if server.is_primary and self.has(server, slot):
                 return server
         raise NeverHappenedError(f"no primary has slot {slot}")
 
-    @staticmethod
-    def _has(server: NetworkServer, slot: int) -> bool:
-        for first, last, (_, port, *_), *_ in server.ask("CLUSTER", "SLOTS"):
-            if first <= slot <= last:
-                return bool(port == server.port)
-        return False
+    def has(self, server: NetworkServer, slot: int) -> bool:
+        """Return whether a primary has a slot."""
+        return any(first <= slot <= last for first, last in self.slots_of(server))
+
+    def slots_of(self, server: NetworkServer) -> list[tuple[int, int]]:
+        """Return the first and last slots of what a primary has."""
+        return [
+            (first, last) for first, last, (_, port, *_), *_ in server.ask("CLUSTER", "SLOTS") if port == server.port
+        ]
 
     def other_primary(self, than: NetworkServer) -> NetworkServer:
         """Return a primary that is another one."""
@@ -222,7 +236,7 @@ class ClusterServers(_Several):
     def keys_in(self, slot: int) -> list[bytes]:
         """Return keys of a slot, from the node that has it."""
         for server in self.servers:
-            if server.is_primary and self._has(server, slot):
+            if server.is_primary and self.has(server, slot):
                 return list(server.ask("CLUSTER", "GETKEYSINSLOT", slot, 1_000))
         return []
 
@@ -238,6 +252,10 @@ class ClusterServers(_Several):
             source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
             moved += len(keys)
         return moved
+
+    def move_at_once(self, slot: int, source: NetworkServer, target: NetworkServer) -> None:
+        """Move a slot as Valkey 9 does by itself: copied while it is written to, and handed over in a moment."""
+        source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self.id_of(target))
 
     def end_move(self, slot: int, target: NetworkServer) -> None:
         """Declare a slot to have arrived."""
@@ -279,7 +297,7 @@ class SentinelServers(_Several):
         wait_for(lambda: primary.replicas == 1, "the replica follows")
         for number in range(SENTINELS):
             self._start_sentinel(number, primary)
-        wait_for(self._is_watched, "the sentinels know each other and the replica")
+        wait_for(self.is_settled, "the sentinels know each other and the replica")
 
     def _start_sentinel(self, number: int, primary: NetworkServer) -> None:
         port = free_port()
@@ -304,14 +322,23 @@ class SentinelServers(_Several):
         with client:
             return client.execute_command(*words)
 
-    def _is_watched(self) -> bool:
-        for number in range(SENTINELS):
-            flat = self.ask_sentinel(number, "SENTINEL", "MASTER", SERVICE)
-            facts = dict(zip(flat[::2], flat[1::2], strict=True))
-            others, replicas = int(facts[b"num-other-sentinels"]), int(facts[b"num-slaves"])
-            if (others, replicas, facts[b"flags"]) != (SENTINELS - 1, 1, b"master"):
-                return False
-        return True
+    def is_settled(self) -> bool:
+        """Return whether the sentinels agree on a primary and its replica, and nothing is under way."""
+        primaries = [server for server in self.servers if server.is_primary]
+        if [server.replicas for server in primaries] != [1]:
+            return False
+        wanted = (SENTINELS - 1, 1, b"master", primaries[0].port)
+        return all(self._known(number) == wanted for number in range(SENTINELS))
+
+    def _known(self, number: int) -> tuple[int, int, bytes, int]:
+        flat = self.ask_sentinel(number, "SENTINEL", "MASTER", SERVICE)
+        facts = dict(zip(flat[::2], flat[1::2], strict=True))
+        replicas = [
+            dict(zip(each[::2], each[1::2], strict=True))
+            for each in self.ask_sentinel(number, "SENTINEL", "REPLICAS", SERVICE)
+        ]
+        live = sum(each[b"flags"] == b"slave" and each[b"master-link-status"] == b"ok" for each in replicas)
+        return int(facts[b"num-other-sentinels"]), live, facts[b"flags"], int(facts[b"port"])
 
     def close(self) -> None:
         """Kill all and remove their directories."""
