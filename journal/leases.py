@@ -11,6 +11,7 @@ import redis.exceptions
 from .cluster import Cluster
 from .cluster_leases import ClusterLeases
 from .connections import sync_client_to
+from .doubt import DoubtSpan, Remembered, Verdict
 from .errors import InternalError, SchemaMismatch, StoreError, StoreUnavailable, WrongKeyType
 from .keyspace import PartitionSpace, registry_key
 from .renewals import Leases, NotRenewed, Renewal, Renewed, SentinelLeases, SyncLeases, TenureLost
@@ -58,6 +59,9 @@ async def acquire(
     worker: str,
     machine: str,
     patience_seconds: float,
+    restart_may_lose: bool = False,
+    reach_seconds: float = 60.0,
+    remembered: Remembered | None = None,
 ) -> Acquired | None:
     """Begin a tenure, provided that the partition is still as it was seen.
 
@@ -70,6 +74,10 @@ async def acquire(
         machine: Where it runs.
         patience_seconds: For how long a lost answer is asked for again; a lease is enough, a tenure older than that
             would begin expired.
+        restart_may_lose: Whether a restart may cost the server what it has confirmed.
+        reach_seconds: How far before the start of a server that may know less than the one before a loss may reach, and
+            how long from now on work is in doubt.
+        remembered: What this worker knows of its own last tenure of the partition.
 
     Returns:
         The tenure, or None when the partition has moved on: somebody else got it, or its holder renewed.
@@ -81,7 +89,11 @@ async def acquire(
     """
     token = new_token()
     epoch = "" if seen.epoch is None else seen.epoch
-    args = (partitions, epoch, seen.lease, token, worker, machine)
+    identity = store.identity_of(space).identity
+    server = ("", "", 0) if identity is None else (str(identity), identity.former_replication_id, identity.started_ms)
+    loss = (int(restart_may_lose), int(reach_seconds * 1000))
+    known = ("", b"", 0) if remembered is None else (remembered.epoch, remembered.token, remembered.batch)
+    args = (partitions, epoch, seen.lease, token, worker, machine, *server, *loss, *known)
     # The lease counts from before the first time that these words were sent: any of them may be the one that counted.
     sent_at = lease_clock()
     while True:
@@ -98,7 +110,14 @@ async def acquire(
             if refused.code == "MOVED_ON":
                 return None
             raise _named(refused, space) from refused
-    return Acquired(Tenure(answer[0], token), answer[1], answer[2], answer[3], sent_at)
+    return _acquired(answer, token, sent_at)
+
+
+def _acquired(answer: Any, token: bytes, sent_at: float) -> Acquired:
+    epoch, now_ms, batch, serial, history, from_ms, until_ms, verdict = answer
+    doubt = DoubtSpan(from_ms, until_ms) if until_ms >= 0 else None
+    tenure = Tenure(epoch, token)
+    return Acquired(tenure, now_ms, batch, serial, sent_at, history.decode(), doubt, Verdict(verdict.decode()))
 
 
 async def release(store: Store, space: PartitionSpace, tenure: Tenure) -> bool:

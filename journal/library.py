@@ -28,6 +28,7 @@ VERBS = (
     "survey",
     "examine",
     "mend",
+    "restored",
 )
 
 

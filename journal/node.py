@@ -14,6 +14,7 @@ from .memory import MemoryWatch
 from .observer import Observer
 from .refusals import store_error
 from .replication import DurableCalls
+from .server_identity import IdentityWatch
 from .urls import Host
 from .writer import Committer, Routes
 
@@ -69,8 +70,19 @@ class Node:
 
         self.calls = link("calls")
         self.commits = link("commits")
+        self.identity = IdentityWatch()
         self.memory = MemoryWatch(self.call, memory_limit_ratio)
-        self.committer = Committer(self.commits, library, observer, routes, self.memory.note_refusal, replicas=replicas)
+        self.committer = Committer(
+            self.commits,
+            library,
+            observer,
+            routes,
+            self.memory.note_refusal,
+            replicas=replicas,
+            identity=self.identity,
+        )
+            self.commits, library, observer, routes, self.memory.note_refusal, replicas=replicas, identity=self.identity
+        )
         #: The connection of calls that wait for replicas; made when the first such call is wanted.
         self.sends = link("sends")
         self.durable = DurableCalls(self.sends, library)

@@ -247,6 +247,11 @@ def check(facts: ServerFacts, durability: Durability, *, allow_unsafe: bool = Fa
             raise UnsafeStore(doubt.why, doubt.remedy)
 
 
+def restart_may_lose(facts: ServerFacts, durability: Durability) -> bool:
+    """Return whether a restart may cost the server what it has confirmed, by what was declared and by what it says."""
+    return durability != "fsync" or _without_fsync(facts) is not None
+
+
 def _age(facts: ServerFacts) -> Doubt | None:
     oldest = OLDEST_VALKEY if facts.name == "Valkey" else OLDEST_REDIS
     if facts.version_numbers >= oldest:

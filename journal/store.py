@@ -24,6 +24,7 @@ from .node import Node
 from .observer import NoObserver, Observer
 from .refusals import Refusal, is_missing_function, refusal, store_error
 from .sentinel import SentinelConnection
+from .server_identity import IdentityWatch
 from .subscription import Listening
 from .topology import OneServer, Parts, Topology
 from .urls import (
@@ -85,6 +86,8 @@ class Store:
         self.topology = self._topology(memory_limit_ratio)
         #: Sends one command to the server that has its key, and hands the reply to a function that must not raise.
         self.submit = self.topology.submit
+        self._server_listeners: list[Callable[[], None]] = []
+        self._unknown_memory = MemoryWatch(self.call, memory_limit_ratio)
         self._stack = contextlib.AsyncExitStack()
         # Spelling the fixed keys of a partition costs more than looking it up.
         self.space = cache(self._space)
@@ -133,9 +136,20 @@ class Store:
         self.topology.attend(writer)
         return writer
 
+    def on_server_change(self, listener: Callable[[], None]) -> None:
+        """Have something called when another server answers than before, before anything else is sent to that one."""
+        self._server_listeners.append(listener)
+
     def memory_of(self, space: PartitionSpace) -> MemoryWatch:
         """Return what is known of the memory of the server that holds a partition."""
-        return self.topology.node_of(space.owner).memory
+        try:
+            return self.topology.node_of(space.owner).memory
+        except StoreUnavailable:
+            return self._unknown_memory
+
+    def identity_of(self, space: PartitionSpace) -> IdentityWatch:
+        """Return what is known of the identity of the server that holds a partition."""
+        return self.topology.node_of(space.owner).identity
 
     @property
     def memories(self) -> Sequence[MemoryWatch]:
@@ -358,8 +372,10 @@ class Store:
         return self.topology.new_subscription(on_message=on_message, on_gap=on_gap)
 
     async def _on_connect(self, node: Node, connection: Connection) -> None:
-        """Load the library where a server lacks it, before anything else is sent over a connection."""
-        del node
+        """See who answers, and load the library where it is lacking, before anything else is sent over a connection."""
+        if await node.identity.greet(partial(ask, connection)):
+            for listener in self._server_listeners:
+                listener()
         if await ask(connection, "FUNCTION", "LIST", "LIBRARYNAME", self.library.name):
             return
         try:

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from .doubt import DoubtSpan, Verdict
 from .errors import StoreError
 from .fields import Layout, a_number, a_text, decode_tagged, pack, sequence_of_bytes
 
@@ -72,6 +73,9 @@ class Acquired:
         last_batch: Number of the last batch that the tenure before applied, 0 when there was none.
         last_serial: The serial of that batch.
         sent_at: When the acquisition was first sent, by `lease_clock`: the lease counts from there.
+        history: The history that the partition goes on with.
+        doubt: The span in which records may be missing, None where there is none.
+        verdict: What was found out about the end of the history.
     """
 
     tenure: Tenure
@@ -79,6 +83,9 @@ class Acquired:
     last_batch: int
     last_serial: int
     sent_at: float
+    history: str = ""
+    doubt: DoubtSpan | None = None
+    verdict: Verdict = Verdict.WHOLE
 
 
 @dataclass(frozen=True, slots=True)

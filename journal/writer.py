@@ -26,6 +26,7 @@ from .link import Link, LinkLost
 from .observer import Observer
 from .refusals import why_unavailable
 from .replication import WAIT_MS, too_few, witness_words
+from .server_identity import IdentityWatch, ServerIdentity
 from .tenure import Tenure
 
 logger = logging.getLogger("keylane.commit")
@@ -158,6 +159,11 @@ class PartitionWriter:
             return
         self.queued.append(commit)
         self._committer.commit_waits(self)
+
+    @property
+    def server(self) -> ServerIdentity | None:
+        """The server that has the partition, as far as it has said who it is."""
+        return self._committer.identity.identity
 
     @property
     def is_idle(self) -> bool:
@@ -310,6 +316,7 @@ class Committer:
         routes: Knows which server has which partition.
         on_full: Called when the server has refused a batch for want of memory.
         replicas: How many have to have a batch before its commits are told that they are durable.
+        identity: Knows which server answers over the connection.
 
     Attributes:
         is_full: Whether the server had no memory when it was last asked to take something in.
@@ -325,6 +332,7 @@ class Committer:
         on_full: Callable[[], None] | None = None,
         *,
         replicas: int = 0,
+        identity: IdentityWatch | None = None,
     ) -> None:
         self.routes = routes
         self._link = link
@@ -336,6 +344,7 @@ class Committer:
         self._full: set[PartitionWriter] = set()
         self._code = library.code
         self._replicas = replicas
+        self.identity = identity or IdentityWatch()
         self._turns: deque[_Turn] = deque()
         self._observer = observer
         self._ready: dict[PartitionWriter, None] = {}

@@ -37,6 +37,9 @@ class Settings(BaseSettings):
     )
     blocking_threads: Count = Field(40, description="Plain `def` handlers that one worker runs at a time.")
     backlog_per_key: Count = Field(1_000, description="Invocations that may wait in one lane.")
+    doubt_seconds: Seconds = Field(
+        60.0, description="How far a loss may reach back from the restart of a server without fsync, and ahead."
+    )
     drain_limit_seconds: Seconds = Field(30.0, description="How long a stopping worker waits for running work.")
     stuck_after_seconds: Seconds = Field(
         30.0, description="After so long without a turn of the event loop the lease goes."

@@ -97,7 +97,7 @@ class InboxReader:
                 self._begin(partition)
 
     def _begin(self, partition: Partition) -> None:
-        """Begin to read one inbox; nobody waits here, since another partition's server may be the only one to answer."""
+        """Begin to read one inbox without waiting: another partition's server may be the only one that answers."""
         if partition in self._reading:
             self._reading[partition] = True
         elif partition.phase is not Phase.OPEN:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from ..journal.doubt import Remembered
+from ..journal.doubt import Verdict as HistoryVerdict
 from ..journal.errors import KeylaneError, SchemaMismatch, StoreError, StoreUnavailable, WrongKeyType
 from ..journal.leases import acquire, announce, observe, release, withdraw, withdraw_dead
 from ..journal.tenure import Acquired, Announcement, Observation, lease_clock
 from ..journal.types_registry import register_types
 from .assignment import PartitionId, desired
 from .liveness import LeaseWatch, Neighbours, Verdict
+from .lost_tail import report
 from .partition import Partition, Phase
 
 if TYPE_CHECKING:
@@ -56,6 +59,7 @@ class Ownership:
         make: Makes the partition of a tenure that begins.
         recover: Brings an acquired partition's work into memory and opens it.
         suspend: Ends the waits of a partition that is handed over.
+        restart_may_lose: Whether a restart may cost the server what it has confirmed.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Ownership:
         make: Callable[[PartitionId, Acquired], Partition],
         recover: Callable[[Partition], Awaitable[None]],
         suspend: Callable[[Partition], None],
+        restart_may_lose: bool,
     ) -> None:
         self._store = store
         self._app = app
@@ -80,6 +85,9 @@ class Ownership:
         self._make = make
         self._recover = recover
         self._suspend = suspend
+        self._restart_may_lose = restart_may_lose
+        self._remembered: dict[PartitionId, Remembered] = {}
+        self._is_registered = False
         self._neighbours = Neighbours(presence.worker, lease_seconds=settings.lease_seconds)
         self._watches: dict[PartitionId, LeaseWatch] = {}
         self._held: dict[PartitionId, tuple[Partition, HeldLease]] = {}
@@ -112,6 +120,11 @@ class Ownership:
         hosted = self._app.objects.values()
         counts = {each.name: partitions_of(each, self._settings) for each in hosted}
         await register_types(self._store, counts, {each.name: each.owner for each in hosted})
+        self._is_registered = True
+
+    def register_again(self) -> None:
+        """Write the types again before anything is owned: the store may have lost them."""
+        self._is_registered = False
 
     async def run(self) -> None:
         """Look around, take and hand over, until cancelled."""
@@ -125,6 +138,8 @@ class Ownership:
             await anyio.sleep(self._settings.lease_seconds / LOOKS_PER_LEASE)
 
     async def _look_around(self) -> None:
+        if not self._is_registered:
+            await self.register()
         if lease_clock() >= self._announce_at:
             await self._announce_if_possible()
         verdicts = await self._observe()
@@ -158,11 +173,12 @@ class Ownership:
                 continue
             watch = self._watches.setdefault(identity, LeaseWatch(self._settings.lease_seconds))
             verdict = watch.poll(seen, sent_at=poll.sent_at, answered_at=poll.answered_at)
-            if verdict is Verdict.HELD and self._presence.same_machine_dead(seen.machine, seen.worker):
+            if verdict is Verdict.HELD and self._is_nobodys(seen):
                 verdict = Verdict.EXPIRED
             if verdict is not Verdict.HELD:
                 found[identity] = (seen, verdict)
         silent = {seen.worker for seen, verdict in found.values() if verdict is Verdict.EXPIRED}
+        silent.discard(self._presence.worker)
         if silent:
             self._neighbours.bury(silent)
         return found
@@ -179,6 +195,10 @@ class Ownership:
             if not self._neighbours.live:
                 raise
             logger.info("the registry is not readable now: %s", error)
+
+    def _is_nobodys(self, seen: Observation) -> bool:
+        """Return whether the holder is known not to run the partition: it is dead, or it is ourselves."""
+        return seen.worker == self._presence.worker or self._presence.same_machine_dead(seen.machine, seen.worker)
 
     async def _announce(self) -> None:
         self._counter += 1
@@ -203,6 +223,7 @@ class Ownership:
 
     async def _acquire(self, identity: PartitionId, seen: Observation, verdict: Verdict) -> None:
         space = self._store.space(identity.type_name, identity.number)
+        remembered = self._remembered.get(identity)
         try:
             acquired = await acquire(
                 self._store,
@@ -212,6 +233,9 @@ class Ownership:
                 worker=self._presence.worker,
                 machine=self._presence.machine,
                 patience_seconds=self._settings.lease_seconds,
+                restart_may_lose=self._restart_may_lose,
+                reach_seconds=self._settings.doubt_seconds,
+                remembered=remembered,
             )
         except (SchemaMismatch, WrongKeyType):
             logger.exception("%s can't be owned", identity)
@@ -222,6 +246,9 @@ class Ownership:
         if acquired is None:
             return
         self._watches.pop(identity, None)
+        self._remembered.pop(identity, None)
+        if acquired.verdict is not HistoryVerdict.WHOLE:
+            self._errands.add(partial(report, self._store, space, acquired, remembered))
         how = "took over from a silent holder" if verdict is Verdict.EXPIRED else "acquired"
         logger.info("%s: %s, epoch %d", space, how, acquired.tenure.epoch)
         partition = self._make(identity, acquired)
@@ -249,6 +276,8 @@ class Ownership:
         if held is not None and held[0] is partition:
             del self._held[identity]
             self._leases.drop(held[1])
+            if partition.remembered is not None:
+                self._remembered[identity] = partition.remembered
 
     def _begin_hand_over(self, identity: PartitionId) -> None:
         partition = self._held[identity][0]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ..journal import operations
 from ..journal.batch import Commit
+from ..journal.doubt import DoubtSpan, Remembered
 from ..journal.errors import InternalError, KeylaneError, StoreFull
 from ..journal.inbox import START, comparable, just_before
 from ..journal.key import Key, format_id
@@ -137,6 +138,11 @@ class Partition:
         self.waiting: dict[bytes, Callable[[], None]] = {}
         self.sleepers: dict[bytes, asyncio.Future[None]] = {}
         self.memory = store.memory_of(space)
+        self.history = ""
+        self.server = self.writer.server
+        self.doubt: DoubtSpan | None = None
+        #: What was known of it when the tenure ended, to compare with what the store has.
+        self.remembered: Remembered | None = None
         self.cursor = START
         #: The last of the entries that were left in the inbox, or put back, for want of memory: nothing may pass them.
         self.behind: bytes | None = None
@@ -177,6 +183,10 @@ class Partition:
         # An answer that was long on its way sets the estimate back by as much.
         self._told_ms = max(self._told_ms, estimate)
         return self._told_ms
+
+    def in_doubt(self, at_ms: int) -> bool:
+        """Return whether records of a time may be missing: the store is known or suspected to have lost some."""
+        return self.doubt is not None and self.doubt.covers(at_ms)
 
     def invocation_id(self, raw_id: bytes) -> str:
         """Return the text form of an id."""
@@ -348,6 +358,9 @@ class Partition:
         if self.phase is Phase.LOST:
             return
         self.phase = Phase.LOST
+        self.remembered = Remembered(
+            self.tenure.epoch, self.tenure.token, self.writer.applied_number, tuple(self._durable_ids())
+        )
         if self.writer.lost is None:
             self.writer.lose(OwnershipLost(str(self.space)))
         for lane in self.lanes.values():
@@ -362,13 +375,32 @@ class Partition:
             lane.tell_loaded()
         self.host.lost(self)
 
+    def _durable_ids(self) -> Iterator[bytes]:
+        """Return invocations that are known to be durable, as far as they are remembered."""
+        for raw_id, invocation in self.open.items():
+            if invocation.accepted and invocation.lane.is_settled:
+                yield raw_id
+        yield from self._ended
+
     def hold_lease(self, is_valid: Callable[[], bool]) -> None:
         """Take the lease: whether nobody else can have taken the partition over."""
         self._lease_is_valid = is_valid
 
     def may_serve(self) -> bool:
         """Return whether reads may be served from memory."""
-        return self.phase is Phase.OPEN and self.writer.lost is None and self._lease_is_valid()
+        return (
+            self.phase is Phase.OPEN and self.writer.lost is None and self._lease_is_valid() and self.is_on_its_server()
+        )
+
+    def is_on_its_server(self) -> bool:
+        """Return whether the server is the one on which the tenure began; another one may know less than this owner."""
+        server = self.writer.server
+        if server is self.server or server is None:
+            return True
+        if self.server is not None and not server.is_same(self.server):
+            return False
+        self.server = server
+        return True
 
     def drain(self) -> None:
         """Start nothing more; callers of this process are told to ask the store, where everything durable lies."""

@@ -13,7 +13,7 @@ import anyio
 from ..journal.embedded import EmbeddedStore
 from ..journal.errors import StoreError
 from ..journal.promise import check_all, declare_durability, promise_of, read_all_facts
-from ..journal.safety import Durability, Replicated, advice
+from ..journal.safety import Durability, Replicated, advice, restart_may_lose
 from ..journal.store import Store
 from ..journal.urls import EmbeddedAddress, parse_store_url
 from ..objects.app import App, app_of
@@ -120,9 +120,10 @@ class Runtime:
             replicas=replicas,
         )
         await self._stack.enter_async_context(self._store)
-        await self._check(self._store)
+        may_lose = await self._check(self._store)
         await declare_durability(self._store, self.durability)
-        self._worker = await self._stack.enter_async_context(Worker(self.app, self._store, self.settings))
+        worker = Worker(self.app, self._store, self.settings, restart_may_lose=may_lose)
+        self._worker = await self._stack.enter_async_context(worker)
         client = Client(self._store, namespace=self.namespace, settings=self.settings, local=self._worker.doors)
         self._client = await self._stack.enter_async_context(client)
 
@@ -132,12 +133,14 @@ class Runtime:
             return self._address
         return (await self._stack.enter_async_context(EmbeddedStore(address.folder))).url
 
-    async def _check(self, store: Store) -> None:
+    async def _check(self, store: Store) -> bool:
+        """Refuse a store that can't keep the promise, and return whether a restart may break it."""
         facts = await read_all_facts(store)
         check_all(store, facts, self.durability, allow_unsafe=self._allow_unsafe)
         logger.info("%s", promise_of(store, facts, self.durability))
         for remark in dict.fromkeys(remark for each in facts for remark in advice(each)):
             logger.info("%s", remark)
+        return any(restart_may_lose(each, self.durability) for each in facts)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

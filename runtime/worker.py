@@ -63,9 +63,10 @@ class Worker:
         app: What it hosts.
         store: The open store.
         settings: The effective settings.
+        restart_may_lose: Whether a restart may cost the server what it has confirmed.
     """
 
-    def __init__(self, app: App, store: Store, settings: Settings) -> None:
+    def __init__(self, app: App, store: Store, settings: Settings, *, restart_may_lose: bool = False) -> None:
         self._app = app
         self._store = store
         self._settings = settings
@@ -101,6 +102,7 @@ class Worker:
             make=self._make,
             recover=self._recover,
             suspend=self._timers.suspend,
+            restart_may_lose=restart_may_lose,
         )
         self.doors = Doors(app, settings, self._ownership, self._intake, self._reads)
         self._slots: Slots[Lane]
@@ -144,6 +146,7 @@ class Worker:
         )
         self._inboxes.subscription = subscription
         self._errands.start(tasks)
+        self._store.on_server_change(self._server_changed)
         for task in (self._timers.run, self._inboxes.run, self._sweep, self._tick, self._ownership.run):
             tasks.start_soon(task)
         await tasks.start(subscription.run)
@@ -218,11 +221,18 @@ class Worker:
         for partition in self._ownership.of_lease(lease):
             partition.lose()
 
+    def _server_changed(self) -> None:
+        """End the tenures on a server that is another one: what it has is compared before anything goes on from it."""
+        self._ownership.register_again()
+        for partition in self._ownership.partitions:
+            if not partition.is_on_its_server():
+                partition.lose()
+
     def _partitions(self) -> list[Partition]:
         return self._ownership.partitions
 
     def _make(self, identity: PartitionId, acquired: Acquired) -> Partition:
-        return Partition(
+        partition = Partition(
             self,
             self._store,
             self._app.objects[identity.type_name],
@@ -231,6 +241,8 @@ class Worker:
             self._settings,
             acquired.now_ms,
         )
+        partition.history, partition.doubt = acquired.history, acquired.doubt
+        return partition
 
     async def _recover(self, partition: Partition) -> None:
         """Bring the work of an acquired partition into memory: its runnable lanes, then its whole inbox."""
@@ -264,7 +276,9 @@ class Worker:
                     # Lanes find out by themselves; commits that belong to none have nobody else to tell.
                     partition.lose()
                     continue
-                # Its slot may have gone to another server.
+                if not partition.is_on_its_server():
+                    partition.lose()
+                    continue
                 partition.memory = self._store.memory_of(partition.space)
                 partition.forget_ended()
                 partition.read_again()

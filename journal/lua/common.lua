@@ -5,6 +5,13 @@
 --   before               "batch:serial" of the tenure before, so that an acquisition asked for twice answers the same
 --   batch, serial        number and serial of the last batch applied in this tenure
 --   time                 the last partition time written, in milliseconds;  offset: the clock's shift, set by tests only
+--   server               "run id/replication id" of the server at acquisition, the first 16 digits of each
+--   history              "epoch-8 hex digits": another one each time that the end of the history is known or suspected to
+--                        be lost
+--   doubt_from, doubt_until   the span of partition time in which records may be missing;  doubt: "why:epoch", why being
+--                        lost, doubt or restored
+--   losses, lost         how often the store had less than its owner knew of, and "time:batch known:batch found" of the
+--                        last time
 --   a0 … a15             the ring of the last answers, "number:serial:time"
 
 local SCHEMA = '@SCHEMA@'
@@ -20,6 +27,18 @@ local function partition_time(last, offset)
 end
 
 local function int(value) return string.format('%.0f', value) end
+
+-- The name of a history that begins.
+local function new_history(epoch, random)
+  local digits = {}
+  for i = 1, 4 do digits[i] = string.format('%02x', string.byte(random, i) or 0) end
+  return int(epoch) .. '-' .. table.concat(digits)
+end
+
+-- The span that covers one which is written already, if there is one, and another.
+local function hull(from, till, other_from, other_till)
+  return math.min(tonumber(from) or other_from, other_from), math.max(tonumber(till) or other_till, other_till)
+end
 
 local function refuse(code, text)
   return redis.error_reply(code .. ' ' .. (text or ''))

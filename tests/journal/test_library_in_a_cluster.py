@@ -21,6 +21,7 @@ from keylane.journal.leases import Renewed, acquire, announce, observe, release,
 from keylane.journal.library import VERBS, Library, library
 from keylane.journal.recall import Recalled, recall
 from keylane.journal.requests import Request, RequestKind
+from keylane.journal.restored import declare_restored
 from keylane.journal.store import Store
 from keylane.journal.tenure import VACANT, Announcement, Tenure
 from tests.faults.harness import NeverHappenedError, StoreServer, eventually
@@ -184,6 +185,12 @@ async def witness_something(store: Store) -> None:
     assert await store.fcall("witness", [space.witness], []) == 1
 
 
+async def declare(store: Store) -> None:
+    spaces = [(await took(store, number))[0] for number in range(4)]
+    declared = await declare_restored(store, spaces, since_ms=1, margin_ms=1)
+    assert [each.space for each in declared] == spaces
+
+
 EXERCISES: dict[str, Exercise] = {
     "acquire": acquire_and_release,
     "release": acquire_and_release,
@@ -199,6 +206,7 @@ EXERCISES: dict[str, Exercise] = {
     "survey": look_through,
     "examine": look_closely,
     "mend": mend_an_owner,
+    "restored": declare,
 }
 
 

@@ -1,0 +1,52 @@
+"""What is known or suspected to be lost: a span of a partition's time in which records may be missing.
+
+A server that was killed may have lost the end of what it had confirmed, a promoted replica what had not reached it, and
+a copy that was put back lacks everything since it was made. Nothing in the store can tell; so the span is written down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """What an acquisition found out about the history that it goes on from."""
+
+    WHOLE = ""
+    LOST = "lost"
+    DOUBT = "doubt"
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtSpan:
+    """A span of a partition's time in which records may be missing.
+
+    Args:
+        from_ms: Where it begins.
+        until_ms: Where it ends; may lie ahead.
+    """
+
+    from_ms: int
+    until_ms: int
+
+    def covers(self, at_ms: int) -> bool:
+        """Return whether what happened at a time may be missing, or may have happened before."""
+        return self.from_ms <= at_ms <= self.until_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a worker knows of a tenure of its own that has ended, to compare with what the store has of it.
+
+    Args:
+        epoch: The tenure's epoch.
+        token: Its token.
+        batch: Number of the last batch that the store had confirmed, 0 when there was none.
+        ids: Some invocations that were known to be durable.
+    """
+
+    epoch: int
+    token: bytes
+    batch: int
+    ids: tuple[bytes, ...] = ()
