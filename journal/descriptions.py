@@ -104,6 +104,10 @@ class PartitionOwner:
         epoch: Raised with each owner.
         lease: The counter that the holder raises while it lives.
         is_released: Whether the holder has handed it over.
+        doubt_from: Where the span begins in which records may be missing; None where none is known to be.
+        doubt_until: Where it ends.
+        doubt_why: Why: `lost`, `doubt` or `restored`.
+        losses: How often the store had less than its owner knew of.
     """
 
     worker: str | None = None
@@ -111,6 +115,10 @@ class PartitionOwner:
     epoch: int | None = None
     lease: int = 0
     is_released: bool = False
+    doubt_from: datetime | None = None
+    doubt_until: datetime | None = None
+    doubt_why: str | None = None
+    losses: int = 0
 
     @property
     def holder(self) -> str | None:

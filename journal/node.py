@@ -81,8 +81,6 @@ class Node:
             replicas=replicas,
             identity=self.identity,
         )
-            self.commits, library, observer, routes, self.memory.note_refusal, replicas=replicas, identity=self.identity
-        )
         #: The connection of calls that wait for replicas; made when the first such call is wanted.
         self.sends = link("sends")
         self.durable = DurableCalls(self.sends, library)

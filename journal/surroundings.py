@@ -13,7 +13,9 @@ from .lane_reading import ask
 from .noted import moment
 from .store import Store
 
-_FIELDS = ("worker", "machine", "epoch", "lease", "released", "time", "offset")
+_FIELDS = (
+    "worker", "machine", "epoch", "lease", "released", "time", "offset", "doubt_from", "doubt_until", "doubt", "losses",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,8 @@ async def look(
     ]
     replies = await ask(store, [*own, *commands], [space.owner, space.owner, owners, types, *keys])
     held, clock, in_charge, is_type_known, *others = replies
-    worker, machine, epoch, lease, released, last_ms, offset_ms = (_text(value) for value in held)
-    owner = PartitionOwner(worker, machine, _number(epoch), _number(lease) or 0, is_released=released == "1")
+    worker, machine, epoch, lease, released, last_ms, offset_ms, *doubt = (_text(value) for value in held)
+    owner = PartitionOwner(worker, machine, _number(epoch), _number(lease) or 0, released == "1", *_doubt(*doubt))
     server_ms = int(clock[0]) * 1000 + int(clock[1]) // 1000 + (_number(offset_ms) or 0)
     now_ms = max(server_ms, _number(last_ms) or 0)
     memory = store.memory_of(space)
@@ -76,6 +78,16 @@ async def look(
         await memory.look()
     full = memory.why if memory.is_full else None
     return Surroundings(owner, now_ms, _text(in_charge), bool(is_type_known), full), others
+
+
+def _doubt(
+    from_ms: str | None, until_ms: str | None, why: str | None, losses: str | None
+) -> tuple[datetime | None, datetime | None, str | None, int]:
+    """Return what the owner's hash says of records that may be missing."""
+    since, until = _number(from_ms), _number(until_ms)
+    reason = None if why is None else why.partition(":")[0]
+    span = (None if since is None else moment(since), None if until is None else moment(until))
+    return *span, reason, _number(losses) or 0
 
 
 def _text(value: bytes | None) -> str | None:

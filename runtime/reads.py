@@ -74,6 +74,17 @@ class Reads:
             InvalidInput: The argument does not fit.
             StoreError: The state can't be read.
         """
+        is_ours = partition is not None and partition.phase is not Phase.LOST
+        value = await self._run_on(partition, space, handler, key_text, payload, raw_id)
+        if is_ours and partition is not None and partition.phase is Phase.LOST:
+            # What it has read may be lost, and must not be told any more.
+            return await self._run_on(None, space, handler, key_text, payload, raw_id)
+        return value
+
+    async def _run_on(
+        self, partition: Partition | None, space: PartitionSpace, handler: Handler[Any, Any], key_text: str,
+        payload: bytes | None, raw_id: bytes,
+    ) -> Any:  # fmt: skip
         lane = None if partition is None else partition.lanes.get(key_text)
         key = Key.parse(key_text) if lane is None else lane.key
         values = await self._values(partition, space, key_text)

@@ -12,7 +12,7 @@ import typer
 
 from ...journal.reading import TIMELINE_ENTRIES
 from ...journal.safety import Durability, Replicated
-from . import calls, hosting, logs, views
+from . import calls, hosting, logs, restoring, views
 from . import doctor as checkup
 from .output import survive_any_text, write_line
 from .shell import (
@@ -294,6 +294,27 @@ def doctor(
     shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
     orders = checkup.Orders(durability, type_name, limit, repairs=repair)
     shell.run(partial(checkup.doctor, shell, orders))
+
+
+@app.command()
+def restored(
+    *,
+    since: Annotated[
+        str,
+        typer.Option("--from", metavar="TIME", help="What the copy lacks began here, e.g. 2026-03-01T12:00:00+01:00."),
+    ],
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Declare that the store's data were put back from a copy.
+
+    Nothing in the store can tell what the copy lacks. All partitions are marked to be in doubt from TIME on, and begin
+    a new history. Workers may run meanwhile: they let go of what they have in memory and begin anew from the store.
+    """
+    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell.run(partial(restoring.restored, shell, since))
 
 
 def _client_shell(store: str | None, namespace: str, *, is_json: bool, is_debug: bool) -> Shell:

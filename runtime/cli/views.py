@@ -113,6 +113,7 @@ def _invocation_pairs(told: InvocationDescription) -> list[tuple[str, str]]:
         ("records", f"{told.records}{', and more that were not read' if told.is_cut else ''}" if told.records else ""),
         ("note", told.note),
         ("owner", _owner(told.owner)),
+        ("in doubt", _doubt(told.owner)),
     ]
     return [(name, text) for name, text in pairs if text]
 
@@ -151,6 +152,21 @@ def _owner(owner: PartitionOwner) -> str:
     return f"worker {owner.worker}, epoch {owner.epoch}, lease {owner.lease}"
 
 
+_DOUBTS: Final = {
+    "lost": "the store has lost records that it had confirmed",
+    "doubt": "the store was restarted or replaced, and may have lost records that it had confirmed",
+    "restored": "the data were put back from a copy",
+}
+
+
+def _doubt(owner: PartitionOwner) -> str:
+    if owner.doubt_from is None or owner.doubt_until is None:
+        return ""
+    why = _DOUBTS.get(owner.doubt_why or "", "records may be missing")
+    times = f", {owner.losses} times in all" if owner.losses > 1 else ""
+    return f"what happened from {moment(owner.doubt_from)} to {moment(owner.doubt_until)}: {why}{times}"
+
+
 def _steps(told: InvocationDescription) -> Table:
     rows = [
         (
@@ -176,7 +192,12 @@ def _step_state(*, is_settled: bool, has_failed: bool) -> str:
 def print_object(out: Page, told: ObjectDescription) -> None:
     """Print an object's state, lane and journal, for people."""
     out.put(shown(f"{told.object_name} {told.key}"))
-    pairs = [("owner", _owner(told.owner)), ("partition", str(told.partition)), ("in charge", told.in_charge or "")]
+    pairs = [
+        ("owner", _owner(told.owner)),
+        ("partition", str(told.partition)),
+        ("in charge", told.in_charge or ""),
+        ("in doubt", _doubt(told.owner)),
+    ]
     if not told.is_known:
         pairs.append(("note", "nothing is kept of it: it was never called, or its history has passed"))
     _print_pairs(out, [pair for pair in pairs if pair[1]])

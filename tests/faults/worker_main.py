@@ -21,7 +21,13 @@ async def main(arguments: argparse.Namespace) -> None:
         raise TypeError(f"{arguments.app} is no app")
     observer = FaultPoints.from_environment()
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
-        async with Runtime(app, store=arguments.store, namespace=arguments.namespace, observer=observer):
+        async with Runtime(
+            app,
+            store=arguments.store,
+            namespace=arguments.namespace,
+            durability=arguments.durability,
+            observer=observer,
+        ):
             sys.stdout.write("ready\n")
             sys.stdout.flush()
             async for _ in signals:
@@ -33,6 +39,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--store", required=True)
     parser.add_argument("--namespace", required=True)
     parser.add_argument("--app", required=True)
+    parser.add_argument("--durability", default="fsync")
     return parser.parse_args()
 
 

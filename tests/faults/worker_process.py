@@ -177,6 +177,7 @@ class WorkerProcess(ChildProcess):
         app: `module:attribute`.
         settings: Settings by name, over those of `FAST`.
         faults: What goes wrong inside, as `fault_points` reads it.
+        durability: What its answers promise.
     """
 
     def __init__(
@@ -187,8 +188,9 @@ class WorkerProcess(ChildProcess):
         app: str = "tests.objects_catalogue:app",
         settings: Mapping[str, object] | None = None,
         faults: str = "",
+        durability: str = "fsync",
     ) -> None:
-        arguments = ["--store", store_url, "--namespace", namespace, "--app", app]
+        arguments = ["--store", store_url, "--namespace", namespace, "--app", app, "--durability", durability]
         super().__init__("tests.faults.worker_main", arguments, environment_of(settings, faults))
 
 

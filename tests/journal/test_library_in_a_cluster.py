@@ -316,6 +316,7 @@ async def test_every_function_declares_every_key_that_it_touches(
             ("mend", [space.owner], [4]),
             ("release", [space.owner], [1, token]),
             ("witness", [space.witness], []),
+            ("restored", [space.owner], [1, 1, b"rand"]),
         ]
     }
 

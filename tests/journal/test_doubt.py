@@ -1,0 +1,256 @@
+"""What an acquisition finds out about the end of a history: whole, lost, or in doubt, and what it writes down of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from keylane.journal.doubt import DoubtSpan, Remembered, Verdict
+from keylane.journal.leases import acquire, observe, release
+from keylane.journal.restored import declare_restored, missing
+from keylane.journal.server_identity import IdentityWatch, ServerIdentity, identity_of
+from keylane.journal.tenure import Acquired, Observation
+from tests.journal.owning import Owner, WiredStore, opened
+
+pytestmark = pytest.mark.anyio
+
+NOW_MS = int(time.time() * 1000)
+STARTED_MS = NOW_MS - 5_000
+REACH_MS = 60_000
+FIRST = ServerIdentity("a" * 16, "b" * 16, "", STARTED_MS - 1_000_000)
+RESTARTED = ServerIdentity("c" * 16, "d" * 16, "", STARTED_MS)
+PROMOTED = ServerIdentity("e" * 16, "f" * 16, FIRST.replication_id, STARTED_MS)
+
+
+@pytest.fixture
+async def store(each_store_url: str, namespace: str) -> AsyncIterator[WiredStore]:
+    async with opened(each_store_url, namespace) as store:
+        store.nodes[0].identity.identity = FIRST
+        yield store
+
+
+async def take(
+    store: WiredStore, *, may_lose: bool = False, remembered: Remembered | None = None
+) -> tuple[Owner, Acquired]:
+    space = store.space("Order", 0)
+    (seen,) = (await observe(store, [space])).seen
+    assert isinstance(seen, Observation)
+    acquired = await acquire(
+        store,
+        space,
+        seen,
+        partitions=1,
+        worker="w",
+        machine="m",
+        patience_seconds=1,
+        restart_may_lose=may_lose,
+        reach_seconds=REACH_MS / 1000,
+        remembered=remembered,
+    )
+    assert acquired is not None
+    return Owner(store, space, acquired.tenure), acquired
+
+
+def memory_of(owner: Owner) -> Remembered:
+    return Remembered(owner.tenure.epoch, owner.tenure.token, owner.writer.applied_number)
+
+
+async def test_the_first_acquisition_begins_a_history_and_the_next_ones_go_on_with_it(store: WiredStore) -> None:
+    """For as long as nothing is known or suspected to be lost."""
+    owner, first = await take(store)
+    _, second = await take(store, may_lose=True, remembered=memory_of(owner))
+
+    assert first.history == f"1-{owner.tenure.token[:4].hex()}"
+    assert second.history == first.history
+    assert (first.verdict, second.verdict) == (Verdict.WHOLE, Verdict.WHOLE)
+    assert (first.doubt, second.doubt) == (None, None)
+    assert await store.call("HGET", owner.space.owner, "server") == str(FIRST).encode()
+
+
+@pytest.mark.parametrize(
+    ("identity", "may_lose", "verdict"),
+    [
+        pytest.param(FIRST, True, Verdict.WHOLE, id="the same server"),
+        pytest.param(RESTARTED, False, Verdict.WHOLE, id="restarted with fsync"),
+        pytest.param(RESTARTED, True, Verdict.DOUBT, id="restarted without fsync"),
+        pytest.param(PROMOTED, False, Verdict.DOUBT, id="a replica was promoted, which no fsync helps against"),
+    ],
+)
+async def test_a_history_of_somebody_else_is_in_doubt_when_the_server_may_know_less(
+    store: WiredStore, identity: ServerIdentity, verdict: Verdict, *, may_lose: bool
+) -> None:
+    """Nobody is there to compare. The span begins before the restart and the last record, and ends after now."""
+    owner, first = await take(store, may_lose=may_lose)
+    owner.append("word")
+    await owner.answered()
+    last_ms = await owner.field("time")
+    store.nodes[0].identity.identity = identity
+    _, second = await take(store, may_lose=may_lose)
+
+    assert second.verdict is verdict
+    assert (second.history != first.history) is (verdict is Verdict.DOUBT)
+    if verdict is Verdict.WHOLE:
+        assert second.doubt is None
+        return
+    assert second.doubt is not None
+    assert second.doubt.from_ms == min(last_ms, STARTED_MS - REACH_MS)
+    assert 0 <= second.doubt.until_ms - REACH_MS - NOW_MS < 60_000
+    assert await owner.store.call("HGET", owner.space.owner, "losses") is None
+
+
+@pytest.mark.parametrize("may_lose", [False, True])
+async def test_a_history_that_is_as_long_as_its_owner_knows_goes_on(store: WiredStore, *, may_lose: bool) -> None:
+    """On another server, too: what was confirmed is there, so nothing of it is in doubt."""
+    owner, first = await take(store, may_lose=may_lose)
+    owner.append("word")
+    await owner.answered()
+    store.nodes[0].identity.identity = RESTARTED
+    _, second = await take(store, may_lose=may_lose, remembered=memory_of(owner))
+
+    assert (second.verdict, second.doubt, second.history) == (Verdict.WHOLE, None, first.history)
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        pytest.param(["HSET", "batch", 1, "serial", 1], id="a batch"),
+        pytest.param(["HSET", "token", "other"], id="the tenure, whose number another one got"),
+        pytest.param(["HSET", "epoch", 0], id="the acquisition"),
+        pytest.param(None, id="everything"),
+    ],
+)
+async def test_a_history_that_is_shorter_than_its_owner_knows_is_lost(
+    store: WiredStore, lose: list[object] | None
+) -> None:
+    """Also under fsync, on the same server: that is a fact. It is counted, and another history begins."""
+    owner, first = await take(store)
+    for word in ("one", "two"):
+        owner.append(word)
+        await owner.answered()
+    if lose is None:
+        await store.call("DEL", owner.space.owner)
+    else:
+        verb, *fields = lose
+        await store.call(verb, owner.space.owner, *fields)
+    _, second = await take(store, remembered=memory_of(owner))
+    found = 1 if lose is not None and "batch" in lose else 0 if lose is None else 2
+
+    assert second.verdict is Verdict.LOST
+    assert second.history != first.history
+    assert second.doubt is not None
+    assert second.doubt.covers(second.now_ms)
+    assert await store.call("HGET", owner.space.owner, "losses") == b"1"
+    assert (await store.call("HGET", owner.space.owner, "lost")).endswith(b":2:%d" % found)
+
+
+async def test_what_another_worker_has_taken_over_meanwhile_is_not_compared(store: WiredStore) -> None:
+    """It has judged the history itself, and goes on from it."""
+    owner, _ = await take(store)
+    owner.append("word")
+    await owner.answered()
+    remembered = memory_of(owner)
+    await take(store)
+    _, third = await take(store, remembered=remembered)
+
+    assert third.verdict is Verdict.WHOLE
+
+
+async def test_a_partition_that_was_handed_over_is_compared_like_any_other(store: WiredStore) -> None:
+    """Its token is gone with the hand-over, which is no loss."""
+    owner, _ = await take(store)
+    owner.append("word")
+    await owner.answered()
+    await release(store, owner.space, owner.tenure)
+    _, second = await take(store, remembered=memory_of(owner))
+
+    assert second.verdict is Verdict.WHOLE
+
+
+async def test_doubts_add_up(store: WiredStore) -> None:
+    """A second loss does not make the first one forgotten: work of that time may be open still."""
+    owner, _ = await take(store)
+    await store.call("HSET", owner.space.owner, "doubt_from", 1_000, "doubt_until", 2_000)
+    store.nodes[0].identity.identity = PROMOTED
+    _, second = await take(store)
+
+    assert second.doubt is not None
+    assert second.doubt.from_ms == 1_000
+    assert second.doubt.until_ms > NOW_MS
+
+
+async def test_an_acquisition_asked_for_again_answers_the_same_doubt(store: WiredStore) -> None:
+    """Its answer was lost: what it found out must not be."""
+    owner, _ = await take(store)
+    space = owner.space
+    identity = (str(PROMOTED), PROMOTED.former_replication_id, PROMOTED.started_ms, 0, REACH_MS, "", b"", 0)
+    words = (1, owner.tenure.epoch, 0, b"t" * 16, "w", "m", *identity)
+    answer = await store.fcall("acquire", [space.owner], words)
+    before = await owner.everything()
+    again = await store.fcall("acquire", [space.owner], words)
+
+    assert answer[-1] == b"doubt"
+    assert [*again[:1], *again[2:]] == [*answer[:1], *answer[2:]]
+    assert await owner.everything() == before
+
+
+async def test_restored_data_are_in_doubt_and_their_owner_is_fenced(store: WiredStore) -> None:
+    """Whoever held the partition has another history in memory; the next tenure knows of the doubt."""
+    owner, first = await take(store)
+    owner.append("word")
+    await owner.answered()
+    (declared,) = await declare_restored(store, [owner.space, store.space("Order", 1)], NOW_MS - 3_600_000, REACH_MS)
+    owner.append("late")
+    await owner.answered()
+    _, second = await take(store)
+
+    assert [*owner.errors] == ["late"]
+    assert declared.space == owner.space
+    assert declared.span.from_ms == NOW_MS - 3_600_000
+    assert second.doubt == declared.span
+    assert second.history == declared.history != first.history
+    assert second.verdict is Verdict.WHOLE
+    assert not await store.call("EXISTS", store.space("Order", 1).owner)
+
+
+async def test_what_is_missing_has_neither_record_nor_result(store: WiredStore) -> None:
+    """That is how the invocations are named that a loss has taken."""
+    owner, _ = await take(store)
+    ids = [bytes([number]) * 16 for number in range(3)]
+    await store.call("SET", owner.space.result(ids[0]), "result")
+    await store.call("XADD", owner.space.invocation(ids[1]), "*", "r", "record")
+
+    assert await missing(store, owner.space, ids) == [ids[2]]
+    await store.call("DEL", owner.space.invocation(ids[1]))
+
+
+def test_a_span_covers_its_ends() -> None:
+    """And nothing beyond them."""
+    span = DoubtSpan(10, 20)
+    assert [span.covers(at_ms) for at_ms in (9, 10, 20, 21)] == [False, True, True, False]
+
+
+def test_another_run_and_a_promotion_are_told_and_the_same_server_is_not() -> None:
+    """Once for each change."""
+    watch = IdentityWatch()
+    told = [watch.saw(identity) for identity in (FIRST, FIRST, RESTARTED, RESTARTED, PROMOTED)]
+
+    assert told == [False, False, True, False, True]
+
+
+def test_a_server_that_does_not_say_who_it_is_has_no_identity() -> None:
+    """Nothing is guessed."""
+    assert identity_of({}) is None
+    assert identity_of({"run_id": "a" * 40}) is None
+
+
+async def test_every_connection_asks_who_answers(store: WiredStore) -> None:
+    """By what the server itself says."""
+    watch = IdentityWatch()
+    await watch.greet(store.call)
+
+    assert watch.identity is not None
+    assert watch.identity.former_replication_id == ""
+    assert NOW_MS + 60_000 - watch.identity.started_ms > 0
+    assert len(str(watch.identity)) == 33
