@@ -15,7 +15,6 @@ from keylane.journal.key import partition_of
 from keylane.journal.keyspace import PartitionSpace
 from keylane.objects.settings import Settings
 from keylane.runtime.partition import Partition, Phase
-from keylane.runtime.worker import Worker
 from tests.objects_catalogue import add, app, get
 from tests.runtime.shell_command import run
 
@@ -112,7 +111,7 @@ async def test_without_new_tenures_on_another_server_its_test_fails(
     weak_server: StoreServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An owner that goes on from its memory is noticed."""
-    monkeypatch.setattr(Worker, "_server_changed", go_on)
+    monkeypatch.setattr(Partition, "is_on_its_server", go_on)
     async with hosting(weak_server, namespace) as runtime:
         await lose_tail(runtime, weak_server)
         await eventually_answers(lambda: answers(runtime), "the store is back")
@@ -120,8 +119,9 @@ async def test_without_new_tenures_on_another_server_its_test_fails(
         assert await runtime.client.call(get, KEY, timeout=10) == 3
 
 
-def go_on(*facts: object) -> None:
-    del facts
+def go_on(partition: Partition) -> bool:
+    del partition
+    return True
 
 
 async def answers(runtime: Runtime) -> bool:
