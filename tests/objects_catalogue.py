@@ -6,6 +6,7 @@ Steps that are counted add a line to a file, whose path is their argument: so th
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -244,7 +245,15 @@ async def values(ctx: SharedContext) -> list[int | None]:
     return [await ctx.get("value", int), await ctx.get("second", int)]
 
 
-slow = VirtualObject("Slow", owner=OWNER)
+@dataclass(frozen=True)
+class Blocking:
+    """Where to leave marks, and how long to block the event loop."""
+
+    trail: str
+    seconds: float
+
+
+slow = VirtualObject("Slow", owner=OWNER, state={"ran": list[int]})
 
 
 @slow.handler
@@ -252,6 +261,23 @@ async def hold(ctx: ObjectContext, gate: str) -> str:
     """Hold the lane until a file exists."""
     await opened(gate)
     return str(ctx.key)
+
+
+@slow.handler
+async def block_once(ctx: ObjectContext, request: Blocking) -> list[int]:
+    """Leave a mark and keep the event loop from running, the first time; return who ran it so far."""
+    mark(request.trail, "ran")
+    if len(marks(Path(request.trail))) == 1:
+        time.sleep(request.seconds)  # noqa: ASYNC251, the point of this handler
+    ran = [*await ctx.get("ran", list[int], []), os.getpid()]
+    ctx.set("ran", ran)
+    return ran
+
+
+@slow.shared
+async def runs(ctx: SharedContext) -> list[int]:
+    """Return the processes whose runs of `block_once` are kept."""
+    return await ctx.get("ran", list[int], [])
 
 
 @slow.handler

@@ -178,6 +178,8 @@ class WorkerProcess(ChildProcess):
         settings: Settings by name, over those of `FAST`.
         faults: What goes wrong inside, as `fault_points` reads it.
         durability: What its answers promise.
+        temporary: Its folder for temporary files: with one of its own, others take it for a worker of another machine,
+            and wait for its lease when it dies.
     """
 
     def __init__(
@@ -189,9 +191,13 @@ class WorkerProcess(ChildProcess):
         settings: Mapping[str, object] | None = None,
         faults: str = "",
         durability: str = "fsync",
+        temporary: Path | None = None,
     ) -> None:
         arguments = ["--store", store_url, "--namespace", namespace, "--app", app, "--durability", durability]
-        super().__init__("tests.faults.worker_main", arguments, environment_of(settings, faults))
+        environment = environment_of(settings, faults)
+        if temporary is not None:
+            environment["TMPDIR"] = str(temporary)
+        super().__init__("tests.faults.worker_main", arguments, environment)
 
 
 class PuppetProcess(ChildProcess):
