@@ -74,12 +74,14 @@ class _Place:
     """How far an order has come.
 
     Args:
-        done: A bit for each answered call that stands in it.
+        first: The first of the answered calls that is missing in it; all before stand in it.
+        beyond: A bit for each one from there on that stands in it, so that a long history makes no long numbers.
         lost: How many calls of each amount without an answer stand in it.
         value: What the counter holds then.
     """
 
-    done: int
+    first: int
+    beyond: int
     lost: tuple[int, ...]
     value: int
 
@@ -93,13 +95,12 @@ class _Search:
         # Those of one amount can stand in for each other wherever both may stand, so the first one is taken first.
         self._amounts = sorted({each.amount for each in lost})
         self._lost = [[each for each in lost if each.amount == amount] for amount in self._amounts]
-        self._whole = (1 << len(self._known)) - 1
         self._seen: set[_Place] = set()
-        self.begun = _Place(0, (0,) * len(self._amounts), 0)
+        self.begun = _Place(0, 0, (0,) * len(self._amounts), 0)
 
     def is_whole(self, place: _Place) -> bool:
         """Return whether every answered call stands in the order."""
-        return place.done == self._whole
+        return place.first == len(self._known)
 
     def is_new(self, place: _Place) -> bool:
         """Return whether a place was not reached before, by whatever order."""
@@ -111,18 +112,16 @@ class _Search:
         """Return the places after one call more."""
         limit = math.inf
         candidates: list[tuple[int, Call]] = []
-        # Behind the lowest bit that is not set; before it all calls are in the order.
-        first = (~place.done & (place.done + 1)).bit_length() - 1
-        for number in range(first, len(self._known)):
+        for number in range(place.first, len(self._known)):
             call = self._known[number]
             if call.sent > limit:
                 break
-            if not place.done >> number & 1:
+            if not place.beyond >> number - place.first & 1:
                 candidates.append((number, call))
                 limit = min(limit, call.ended)
         for number, call in candidates:
             if call.sent <= limit and place.value + call.amount == call.value:
-                yield _Place(place.done | 1 << number, place.lost, place.value + call.amount)
+                yield _with(place, number, call)
         yield from self._lost_steps(place, limit)
 
     def _lost_steps(self, place: _Place, limit: float) -> Iterator[_Place]:
@@ -130,4 +129,11 @@ class _Search:
             waiting = self._lost[kind]
             if taken < len(waiting) and waiting[taken].sent <= limit:
                 lost = (*place.lost[:kind], taken + 1, *place.lost[kind + 1 :])
-                yield _Place(place.done, lost, place.value + amount)
+                yield _Place(place.first, place.beyond, lost, place.value + amount)
+
+
+def _with(place: _Place, number: int, call: Call) -> _Place:
+    first, beyond = place.first, place.beyond | 1 << number - place.first
+    while beyond & 1:
+        first, beyond = first + 1, beyond >> 1
+    return _Place(first, beyond, place.lost, place.value + call.amount)

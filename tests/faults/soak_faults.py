@@ -10,20 +10,21 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import anyio
 import anyio.to_thread
 
 from .harness import StoreServer
 from .proxy import Proxy
-from .worker_process import FAST, ChildProcess, environment_of
+from .soak_store import LEASE_SECONDS, ServerFaults, StoreFaults, StoreHurt
+from .worker_process import ChildProcess, environment_of
 
 #: Short, so that snapshots are made, history is dropped and results expire in the middle of it.
 SETTINGS = {"snapshot_every_deltas": 8, "result_retention_seconds": 60}
-LEASE_SECONDS = float(str(FAST["lease_seconds"]))
 READY_SECONDS = 30.0
 END_SECONDS = 30.0
 #: A worker that starts while the store is away may give up, as under any supervisor that starts it again.
@@ -157,23 +158,31 @@ class Slot:
 Hurt: TypeAlias = Callable[[Slot, random.Random], Awaitable[None]]
 
 
+async def _of_store(hurt: StoreHurt, slot: Slot, choose: random.Random) -> None:
+    del slot
+    await hurt(choose)
+
+
+def _name(hurt: Hurt) -> str:
+    named: Any = hurt.args[0] if isinstance(hurt, partial) else hurt
+    return named.__name__
+
+
 class Faults:
     """Hurts slots and the store until the time is up.
 
     Args:
         seed: Decides what happens, to whom, and how long it is until the next.
-        server: The store.
+        store: What can go wrong with the store itself.
         slots: Everybody who may be hurt.
         only: The names of what may happen; everything where none are given.
     """
 
-    def __init__(self, seed: str, server: StoreServer, slots: list[Slot], only: Collection[str] = ()) -> None:
+    def __init__(self, seed: str, store: StoreFaults, slots: list[Slot], only: Collection[str] = ()) -> None:
         self.counts: Counter[str] = Counter()
         self.log: list[str] = []
         self._seed = seed
-        self._server = server
         self._slots = slots
-        self._store_lock = anyio.Lock()
         self._hurts: dict[Hurt, int] = {
             self.kill: 4,
             self.stop: 4,
@@ -185,11 +194,10 @@ class Faults:
             self.stall: 3,
             self.hold_replies: 3,
             self.lose_replies: 4,
-            self.restart_store: 2,
-            self.stop_store: 1,
+            **{partial(_of_store, hurt): weight for hurt, weight in store.hurts.items()},
         }
         if only:
-            self._hurts = {hurt: weight for hurt, weight in self._hurts.items() if hurt.__name__ in only}
+            self._hurts = {hurt: weight for hurt, weight in self._hurts.items() if _name(hurt) in only}
 
     async def run(self, seconds: float, *, pause_seconds: float = 0.5) -> None:
         """Cause faults, several at a time, and end when all of them are over."""
@@ -209,8 +217,8 @@ class Faults:
         try:
             begun = time.monotonic()
             await hurt(slot, choose)
-            self.log.append(f"{begun:.6f} to {time.monotonic():.6f} {hurt.__name__} {slot.name}")
-            self.counts[hurt.__name__] += 1
+            self.log.append(f"{begun:.6f} to {time.monotonic():.6f} {_name(hurt)} {slot.name}")
+            self.counts[_name(hurt)] += 1
         finally:
             slot.is_busy = False
 
@@ -275,22 +283,6 @@ class Faults:
         slot.proxy.refuse()
         slot.proxy.heal()
 
-    async def restart_store(self, slot: Slot, choose: random.Random) -> None:
-        """Kill the store and start it again, at once or after a while."""
-        del slot
-        async with self._store_lock:
-            self._server.kill()
-            await anyio.sleep(choose.choice([0, 0.5, 2.0]) * LEASE_SECONDS)
-            await anyio.to_thread.run_sync(self._server.start)
-
-    async def stop_store(self, slot: Slot, choose: random.Random) -> None:
-        """Let the store stand still, with all connections open."""
-        del slot
-        async with self._store_lock:
-            self._server.stop()
-            await anyio.sleep(choose.choice([0.2, 1.0, 3.0]) * LEASE_SECONDS)
-            self._server.go_on()
-
 
 class Deployment:
     """The store, and all processes of a run.
@@ -314,7 +306,7 @@ class Deployment:
         ]
         names = [f"w{number}" for number in range(load.workers)] + [f"c{number}" for number in range(load.callers)]
         self.slots = [Slot(name, self.server, common, random.Random(f"{seed} {name}"), folder) for name in names]
-        self.faults = Faults(seed, self.server, self.slots, only)
+        self.faults = Faults(seed, ServerFaults(self.server), self.slots, only)
         self._stack = ExitStack()
 
     async def __aenter__(self) -> Self:

@@ -17,6 +17,7 @@ from keylane import Client
 from tests.objects_catalogue import marks
 
 from .harness import NeverHappenedError, eventually, eventually_answers
+from .linearizability import calls_of, is_linearizable
 from .soak_checker import by_key, check_all, check_counter, check_flaky, check_steps
 from .soak_faults import Deployment, Load, remaining
 from .soak_history import HistoryFile, Kind, Operation
@@ -45,7 +46,7 @@ async def test_half_a_minute_of_random_faults_loses_and_doubles_nothing(tmp_path
 async def test_minutes_of_random_faults_lose_and_double_nothing(tmp_path: Path, namespace: str) -> None:
     """The long form, with a seed of its own each time; it is printed, and can be given."""
     seed = os.environ.get(SEED) or secrets.token_hex(4)
-    await soak(tmp_path, namespace, seed=seed, seconds=60 * float(os.environ.get(MINUTES, "10")))
+    await soak(tmp_path, namespace, seed=seed, seconds=60 * float(os.environ.get(MINUTES, "30")))
 
 
 async def soak(folder: Path, namespace: str, *, seed: str, seconds: float) -> None:
@@ -90,7 +91,10 @@ async def wrong_objects(client: Client, operations: list[Operation], folder: Pat
     """Hold every object's state and lane against what its callers saw."""
     wrong = check_all(operations) + silences(operations)
     for key, calls in by_key(operations, Kind.ADD, Kind.READ).items():
-        wrong += check_counter(calls, await client.call("Counter", key, "get", timeout=10))
+        final = await client.call("Counter", key, "get", timeout=10)
+        wrong += check_counter(calls, final)
+        if not is_linearizable(calls_of(calls), final=final):
+            wrong.append(f"{key}: no order of its calls explains what they were answered")
         wrong += await open_work(client, "Counter", key)
     for key, calls in by_key(operations, Kind.STEPS).items():
         kept: list[str] = await client.call("Steps", key, "done", timeout=10)
