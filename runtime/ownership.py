@@ -94,6 +94,7 @@ class Ownership:
         self._counter = 0
         self._announce_at = -math.inf
         self._draining = False
+        self._acquiring = 0
         self._all = [
             PartitionId(each.name, number)
             for each in app.objects.values()
@@ -151,6 +152,7 @@ class Ownership:
             # In one turn and not one after the other: a take-over lasts as long as one of them and not as all.
             async with anyio.create_task_group() as acquisitions:
                 for identity in free[:ACQUIRED_AT_ONCE]:
+                    self._acquiring += 1
                     acquisitions.start_soon(self._acquire, identity, *verdicts[identity])
             del free[:ACQUIRED_AT_ONCE]
         self.opened.set()
@@ -222,6 +224,12 @@ class Ownership:
         await withdraw_dead(self._store, self._neighbours.forgettable())
 
     async def _acquire(self, identity: PartitionId, seen: Observation, verdict: Verdict) -> None:
+        try:
+            await self._acquire_now(identity, seen, verdict)
+        finally:
+            self._acquiring -= 1
+
+    async def _acquire_now(self, identity: PartitionId, seen: Observation, verdict: Verdict) -> None:
         space = self._store.space(identity.type_name, identity.number)
         remembered = self._remembered.get(identity)
         try:
@@ -308,7 +316,8 @@ class Ownership:
                 await self._announce()
             except KeylaneError as error:
                 logger.warning("the others were not told that this worker leaves: %s", error)
-            while self._held:
+            # What it asked for before is handed over as well: its answer may come still.
+            while self._held or self._acquiring:
                 for identity in list(self._held):
                     self._begin_hand_over(identity)
                 await anyio.sleep(QUIET_CHECK_SECONDS)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+from typing import Any
 
 import anyio
 import pytest
 
 from keylane import InvocationPaused, ObjectContext, RetryPolicy, Runtime, VirtualObject
+from keylane.journal.leases import acquire, observe
 from keylane.journal.observer import NoObserver
+from keylane.journal.store import Store
+from keylane.journal.tenure import Acquired, Observation
 from keylane.objects.settings import Settings
+from keylane.runtime import ownership, worker
 
 pytestmark = pytest.mark.anyio
 
@@ -93,3 +99,25 @@ async def test_a_new_owner_reads_what_can_go_on_and_nothing_that_is_parked(store
 
     assert sorted(lanes) == [f"acme/held-{number}" for number in range(5)]
     assert [each.status for each in parked] == ["paused"]
+
+
+async def test_a_worker_that_leaves_hands_over_what_it_was_just_acquiring(
+    store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers to its acquisitions come while it drains: were they left unread, a lease would have to run out."""
+    answers = anyio.Event()
+
+    async def acquire_slowly(*arguments: Any, **options: Any) -> Acquired | None:
+        acquired = await acquire(*arguments, **options)
+        await answers.wait()
+        return acquired
+
+    monkeypatch.setattr(ownership, "acquire", acquire_slowly)
+    monkeypatch.setattr(worker, "FIRST_LOOK_SECONDS", 0.1)
+    async with Store(store_url, namespace=namespace) as store:
+        spaces = [store.space("Shelf", number) for number in range(4)]
+        async with Runtime([shelf], store=store_url, namespace=namespace, settings=BRISK):
+            asyncio.get_running_loop().call_later(0.3, answers.set)
+        seen = (await observe(store, spaces)).seen
+
+    assert [isinstance(each, Observation) and each.released for each in seen] == [True] * 4
