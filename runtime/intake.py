@@ -209,8 +209,15 @@ class Intake:
         unaccepted.extendleft(reversed(undecided))
 
     def accept_now(self, partition: Partition, raw_id: bytes) -> asyncio.Future[None]:
-        """Return a future that is done once the acceptance of an invocation, or its end, is durable."""
+        """Return a future that is done once the acceptance of an invocation, or its end, is durable.
+
+        Its exception is `DoorClosed` where that is not known: only the store can tell what became of the call.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if partition.phase is Phase.LOST:
+            # What was open then is forgotten, whether or not it was durable.
+            future.set_exception(DoorClosed())
+            return future
         invocation = partition.open.get(raw_id)
         if invocation is None:
             future.set_result(None)
