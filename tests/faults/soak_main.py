@@ -94,6 +94,9 @@ class Caller:
             for number in range(self._plan.tasks):
                 tasks.start_soon(self._loop, number)
         await self.take_over()
+        # What was asked for on an order to take over may still be without an answer.
+        while self._asking:
+            await anyio.sleep(AGAIN_SECONDS)
 
     async def take_over(self) -> None:
         """Ask for the answers that a process before this one did not live to see."""
