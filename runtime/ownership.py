@@ -11,7 +11,7 @@ import anyio
 
 from ..journal.doubt import Remembered
 from ..journal.doubt import Verdict as HistoryVerdict
-from ..journal.errors import KeylaneError, SchemaMismatch, StoreError, StoreUnavailable, WrongKeyType
+from ..journal.errors import KeylaneError, StoreError, StoreUnavailable
 from ..journal.leases import acquire, announce, observe, release, withdraw, withdraw_dead
 from ..journal.tenure import Acquired, Announcement, Observation, lease_clock
 from ..journal.types_registry import register_types
@@ -224,33 +224,31 @@ class Ownership:
         await withdraw_dead(self._store, self._neighbours.forgettable())
 
     async def _acquire(self, identity: PartitionId, seen: Observation, verdict: Verdict) -> None:
+        """Try to get a partition; what keeps this one from being owned must not cost the others of the turn."""
         try:
             await self._acquire_now(identity, seen, verdict)
+        except StoreUnavailable as error:
+            logger.info("%s can't be acquired now: %s", identity, error)
+        except Exception:
+            logger.exception("%s can't be owned", identity)
         finally:
             self._acquiring -= 1
 
     async def _acquire_now(self, identity: PartitionId, seen: Observation, verdict: Verdict) -> None:
         space = self._store.space(identity.type_name, identity.number)
         remembered = self._remembered.get(identity)
-        try:
-            acquired = await acquire(
-                self._store,
-                space,
-                seen,
-                partitions=partitions_of(self._app.objects[identity.type_name], self._settings),
-                worker=self._presence.worker,
-                machine=self._presence.machine,
-                patience_seconds=self._settings.lease_seconds,
-                restart_may_lose=self._restart_may_lose,
-                reach_seconds=self._settings.doubt_seconds,
-                remembered=remembered,
-            )
-        except (SchemaMismatch, WrongKeyType):
-            logger.exception("%s can't be owned", identity)
-            return
-        except StoreUnavailable as error:
-            logger.info("%s can't be acquired now: %s", space, error)
-            return
+        acquired = await acquire(
+            self._store,
+            space,
+            seen,
+            partitions=partitions_of(self._app.objects[identity.type_name], self._settings),
+            worker=self._presence.worker,
+            machine=self._presence.machine,
+            patience_seconds=self._settings.lease_seconds,
+            restart_may_lose=self._restart_may_lose,
+            reach_seconds=self._settings.doubt_seconds,
+            remembered=remembered,
+        )
         if acquired is None:
             return
         self._watches.pop(identity, None)

@@ -10,6 +10,8 @@ import anyio
 import pytest
 
 from keylane import InvocationPaused, ObjectContext, RetryPolicy, Runtime, VirtualObject
+from keylane.journal.errors import InternalError, StoreUnavailable
+from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.leases import acquire, observe
 from keylane.journal.observer import NoObserver
 from keylane.journal.store import Store
@@ -121,3 +123,27 @@ async def test_a_worker_that_leaves_hands_over_what_it_was_just_acquiring(
         seen = (await observe(store, spaces)).seen
 
     assert [isinstance(each, Observation) and each.released for each in seen] == [True] * 4
+
+
+async def test_a_partition_that_can_not_be_acquired_costs_no_other_one(
+    store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever goes wrong with one of a turn, the others are owned, and it is tried again."""
+    failures = [0]
+
+    async def acquire_or_fail(store: Store, space: PartitionSpace, *arguments: Any, **options: Any) -> Acquired | None:
+        if space.number == 2 and failures[0] < 2:
+            failures[0] += 1
+            raise [InternalError("a surprise"), StoreUnavailable("the store", "away")][failures[0] % 2]
+        return await acquire(store, space, *arguments, **options)
+
+    monkeypatch.setattr(ownership, "acquire", acquire_or_fail)
+    async with Runtime([shelf], store=store_url, namespace=namespace, settings=BRISK) as runtime:
+        first = {each.number for each in runtime.worker.partitions}
+        with anyio.fail_after(10):
+            while len(runtime.worker.partitions) < 4:
+                await anyio.sleep(0.01)
+
+    assert first >= {0, 1, 3}
+    assert failures == [2]
+    assert "a surprise" in caplog.text
