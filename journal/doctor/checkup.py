@@ -129,7 +129,7 @@ class _Checkup:
                 time.monotonic() - began,
                 max((each.health.watched_seconds for each in facts), default=0.0),
             ),
-            notices=self._notices(watch, report_of_server.libraries, types),
+            notices=self._notices(watch, report_of_server.libraries, types, walk),
         )
 
     async def _inboxes(self, readings: Mapping[PartitionSpace, Reading]) -> dict[PartitionSpace, Inbox]:
@@ -214,16 +214,16 @@ class _Checkup:
     def _note_what_was_left_out(self, walk: Walk) -> None:
         if not walk.is_whole:
             self.notes.append(f"the walk stopped after {walk.keys} keys, as it was told: the others were not looked at")
-        if walk.held.count > len(walk.held):
-            self.notes.append(f"{walk.held.count} lanes are held; those with most behind them are told of")
 
-    def _notices(self, watch: Watch, libraries: tuple[str, ...], types: list[TypeFacts]) -> tuple[str, ...]:
+    def _notices(self, watch: Watch, libraries: tuple[str, ...], types: list[TypeFacts], walk: Walk) -> tuple[str, ...]:
         workers = watch.workers()
         called = {worker.library for worker in workers if worker.is_live} | {self.store.library.name}
         notices = [f"worker {each.worker} is announced and silent" for each in workers if not each.is_live]
         notices += [f"worker {each.worker} can't be read: {each.problem}" for each in workers if each.problem]
         notices += [f"no live worker calls the functions of {name}" for name in libraries if name not in called]
         notices += [f"no live worker hosts {each.name}, which has no work" for each in types if _rests(each)]
+        if walk.held.count > len(walk.held):
+            notices.append(f"{walk.held.count} lanes are held; the {len(walk.held)} with most behind them are told of")
         if self.plan.type_name is not None and not self.types:
             notices.append(f"the namespace has no object type {self.plan.type_name!r}")
         return tuple(notices)
