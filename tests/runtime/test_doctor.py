@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
+import anyio
 import pytest
 import redis
 
-from keylane import StoreUnavailable
-from keylane.journal.doctor import invocation_checks, partition_checks
+from keylane import Fenced, ObjectContext, RetryPolicy, Runtime, StoreUnavailable, VirtualObject
+from keylane.journal.codec import unpack
+from keylane.journal.doctor import invocation_checks, partition_checks, queue_checks
 from keylane.journal.doctor.repairing import repair
+from keylane.journal.inbox import submit
 from keylane.journal.key import format_id, new_invocation_id, parse_id
-from keylane.journal.outcomes import IdempotencyEntry
+from keylane.journal.outcomes import IdempotencyEntry, Succeeded, decode_outcome
+from keylane.journal.repair_order import RepairOrder
+from keylane.journal.requests import Request, RequestKind
+from keylane.runtime.lane_mending import LaneMending
 from keylane.testing import shift_clock
 from tests.faults.harness import StoreServer, eventually_answers
 from tests.runtime.ward import (
@@ -30,6 +36,7 @@ from tests.runtime.ward import (
     opened,
     park,
     retry_soon,
+    settings,
 )
 
 pytestmark = pytest.mark.anyio
@@ -547,3 +554,119 @@ async def test_a_repair_of_what_is_sound_does_nothing(ward: Ward, tmp_path: Path
         assert await ward.redis("LRANGE", ward.space.lane(KEY), 0, -1) == [raw_id]
         gate.touch()
         assert await handle.result(timeout=10) == "went on"
+
+
+async def test_what_began_a_moment_ago_is_not_taken_for_an_orphan(
+    ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been taken in and have ended while its lane was looked at; an older one can't have."""
+    gate = gate_of(tmp_path)
+    (orphan,) = await orphaned(ward, gate)
+    monkeypatch.setattr("keylane.runtime.lane_mending.YOUNG_MS", 60_000)
+    async with ward.worker():
+        assert await repair(ward.store, await ward.sweep(), "a test") != []
+        assert await ward.redis("EXISTS", ward.space.lane(KEY)) == 0
+
+        monkeypatch.setattr("keylane.runtime.lane_mending.YOUNG_MS", 0)
+        await ward.repaired()
+        assert await ward.redis("LRANGE", ward.space.lane(KEY), 0, -1) == [parse_id(orphan.id).raw]
+        gate.touch()
+
+
+async def test_an_end_while_an_idempotency_key_is_looked_at_is_no_damage(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key is read once more, after its invocation was seen to have ended."""
+    async with ward.worker() as runtime:
+        await runtime.client.call(add, KEY, idempotency_key="one")
+        (day,) = await ward.redis("KEYS", ward.space.tag + b":k:*")
+        digest, ended = await ward.redis("HGETALL", day)
+        entry = IdempotencyEntry.decode(ended)
+        opened_entry = IdempotencyEntry(entry.invocation, entry.fingerprint, entry.raw_digest, "?", 1).encode()
+        await ward.redis("HSET", day, digest, opened_entry)
+        look = queue_checks._over
+
+        async def ends_meanwhile(*arguments: Any) -> list[bytes]:
+            await ward.redis("HSET", day, digest, ended)
+            return await look(*arguments)
+
+        monkeypatch.setattr(queue_checks, "_over", ends_meanwhile)
+        assert await ward.kinds() == []
+
+
+def a_type(on_paused: Literal["hold", "skip"], failing: Path) -> VirtualObject:
+    """Return a type whose handler waits for a file, and is paused behind one of them."""
+    made = VirtualObject("Job", owner=OWNER, partitions=1, on_paused=on_paused)
+
+    @made.handler(retry=RetryPolicy(first=timedelta(milliseconds=1), attempts=1))
+    async def wait_for(ctx: ObjectContext, path: str) -> None:  # pyright: ignore[reportUnusedFunction]
+        while not Path(path).exists():
+            await anyio.sleep(0.01)
+        if path == str(failing):
+            raise ValueError("it never works")
+
+    return made
+
+
+async def test_what_a_type_lets_pass_leaves_its_lane_runnable(ward: Ward, tmp_path: Path) -> None:
+    """Its holder was parked while the type still held its lanes; those behind it are work for the next owner."""
+    failing, gate = gate_of(tmp_path), gate_of(tmp_path)
+    where: dict[str, Any] = {"store": ward.url, "namespace": ward.store.namespace, "durability": "server"}
+    async with Runtime([a_type("hold", failing)], settings=settings(), **where) as runtime:
+        first = await runtime.client.send("Job", KEY, "wait_for", str(failing))
+        await ward.began(first)
+        behind = await ward.began(await runtime.client.send("Job", KEY, "wait_for", str(gate)))
+        failing.touch()
+        await ward.is_paused(runtime, first)
+
+    async with Runtime([a_type("skip", failing)], settings=settings(), **where) as runtime:
+        # Whatever brings the lane into memory lets its holder pass.
+        await runtime.client.send("Job", KEY, "wait_for", str(gate))
+
+        async def has_passed() -> bool:
+            return (await ward.redis("LINDEX", ward.space.lane(KEY), 0)) == behind
+
+        await eventually_answers(has_passed, "the parked one has left the lane")
+        # The next call has made the lane runnable as well, which is not what it is about.
+        assert await ward.kinds() == []
+        gate.touch()
+
+
+async def test_a_worker_that_is_fenced_in_the_middle_of_a_repair_goes_on(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order lies in the inbox for whoever owns the partition then."""
+    real, failures = LaneMending.mend, [Fenced()]
+
+    async def fenced_once(*arguments: Any) -> list[str]:
+        if failures:
+            raise failures.pop()
+        return await real(*arguments)
+
+    monkeypatch.setattr(LaneMending, "mend", fenced_once)
+    async with ward.worker() as runtime:
+        await runtime.client.call(add, KEY)
+        await ward.redis("SADD", ward.space.runnable, "acme/empty")
+        monkeypatch.setattr("keylane.journal.doctor.repairing.ANSWER_SECONDS", 0.3)
+        assert [each.waits for each in await repair(ward.store, await ward.sweep(), "a test")] == [True]
+        assert await runtime.client.call(add, KEY) == 2
+    async with ward.worker():
+        assert await ward.redis("EXISTS", ward.space.runnable) == 0
+
+
+async def test_an_inbox_that_is_read_again_does_not_take_its_own_order_for_another(ward: Ward) -> None:
+    """The order lies in it until it has been carried out."""
+    async with ward.worker() as runtime:
+        await runtime.client.call(add, KEY)
+        order = RepairOrder("a test", reads_inbox=True)
+        request = Request(RequestKind.REPAIR, new_invocation_id(), "", "", order.encode())
+        await submit(ward.store, ward.space, request)
+
+        async def is_answered() -> object:
+            return await ward.redis("GET", ward.space.result(request.invocation))
+
+        await eventually_answers(is_answered, "the order is carried out")
+        outcome = decode_outcome(await ward.redis("GET", ward.space.result(request.invocation)))
+        assert isinstance(outcome, Succeeded)
+        assert unpack(outcome.result) == []
+        assert await ward.redis("XLEN", ward.space.inbox) == 0
