@@ -30,6 +30,7 @@ from ..objects.fingerprint import differing_fields, fingerprint, raw_digest
 from .endings import accept_in_order, answer, refuse
 from .invocation import Hold, IdempotencyClaim, Invocation
 from .partition import OwnershipLost
+from .turning_away import turn_away
 
 if TYPE_CHECKING:
     from ..objects.types import Boundary
@@ -267,6 +268,6 @@ def _told(
         case Fenced() | OwnershipLost():
             partition.ended(invocation, OwnershipLost(str(partition.space)))
         case StoreFull():
-            partition.turn_away(invocation, error)
+            turn_away(partition, invocation, error)
         case _:
             partition.ended(invocation, InternalError(f"the store refused the answer: {error}"))

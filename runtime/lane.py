@@ -17,6 +17,7 @@ from ..journal.batch import Commit, CommitDone, Operation
 from ..journal.errors import StoreFull
 from ..journal.operations import Delta, StateChange
 from .invocation import Invocation
+from .turning_away import turn_away_waiting
 
 if TYPE_CHECKING:
     from ..journal.key import Key
@@ -184,7 +185,7 @@ class Lane:
             return
         self._count()
         done(now_ms, error)
-        self.partition.turn_away_waiting(self, error)
+        turn_away_waiting(self.partition, self, error)
         self._let_through(now_ms, error)
 
     def _settled(self, delta: Delta | None, done: CommitDone | None, now_ms: int, error: BaseException | None) -> None:

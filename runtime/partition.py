@@ -18,6 +18,7 @@ from ..journal.key import Key, format_id
 from ..journal.outcomes import Outcome
 from .invocation import Invocation
 from .lane import Lane
+from .turning_away import turn_away_lane
 
 if TYPE_CHECKING:
     from ..journal.keyspace import PartitionSpace
@@ -231,6 +232,10 @@ class Partition:
         """Remember for a while that a request was dealt with: a second copy of it may lie in the inbox."""
         self._ended[raw_id] = time.monotonic()
 
+    def forget(self, raw_id: bytes) -> None:
+        """Forget that a request was dealt with: it was put back."""
+        self._ended.pop(raw_id, None)
+
     def is_known(self, raw_id: bytes) -> bool:
         """Return whether a request with this id is or was in our hands a moment ago."""
         return raw_id in self.open or raw_id in self._ended or raw_id in self.serving
@@ -254,51 +259,12 @@ class Partition:
             return
         refused, lane.refused = lane.refused, ()
         if isinstance(error, StoreFull):
-            self._turn_away_lane(lane, refused, error)
+            turn_away_lane(self, lane, refused, error)
         else:
             for invocation in reversed(refused):
                 self._take_back(lane, invocation, error)
         lane.loaded = False
         self.host.load(lane, self._pause_after_refusal(lane))
-
-    def _turn_away_lane(self, lane: Lane, refused: tuple[Invocation, ...], error: StoreFull) -> None:
-        """Keep in a lane what was taken in durably before its store was full, and turn everything else away."""
-        # What lets a day's keys expire may be among what was refused.
-        self.expiring_days.clear()
-        everything = [*refused, *(each for each in lane.queue if not each.ended)]
-        lane.queue[:] = [each for each in everything if each.accepted]
-        for invocation in lane.queue:
-            invocation.ended = False
-        for invocation in everything:
-            if not invocation.accepted:
-                self.turn_away(invocation, error)
-
-    def turn_away_waiting(self, lane: Lane, error: StoreFull) -> None:
-        """Turn away what waits in a lane and could not be taken in; what runs in it goes on."""
-        self.expiring_days.clear()
-        waiting = [each for each in lane.queue if not each.accepted and not each.ended and each is not lane.running]
-        for invocation in waiting:
-            lane.queue.remove(invocation)
-            self.turn_away(invocation, error)
-
-    def turn_away(self, invocation: Invocation, error: StoreFull) -> None:
-        """Forget an invocation that the store has no memory for: nothing of it was written.
-
-        A caller of this process is told so. A request is left where it lies, to be taken in later with what is behind
-        it.
-        """
-        invocation.ended = True
-        entry = invocation.entry
-        if entry is None:
-            self.ended(invocation, error)
-        else:
-            invocation.entry = None
-            self.ended(invocation, OwnershipLost(str(self.space)))
-            self._ended.pop(invocation.raw_id, None)
-            self.put_back(entry)
-        callbacks, invocation.on_recalled = invocation.on_recalled, []
-        for callback in callbacks:
-            callback()
 
     def leave(self, entry: bytes) -> None:
         """Leave an entry in the inbox; until it is taken in, nothing that comes later may go ahead of it."""

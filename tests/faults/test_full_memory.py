@@ -9,9 +9,20 @@ from pathlib import Path
 import anyio
 import pytest
 
-from keylane import Client, Handle, Runtime, StoreFull
+from keylane import App, Client, Handle, ObjectContext, Runtime, StoreFull, VirtualObject
 from keylane.objects.settings import Settings
-from tests.objects_catalogue import Gates, add, app, get, marks, never_works, step_between_gates, three_slow_steps
+from tests.objects_catalogue import (
+    Gates,
+    add,
+    app,
+    get,
+    mark,
+    marks,
+    never_works,
+    opened,
+    step_between_gates,
+    three_slow_steps,
+)
 
 from .harness import StoreServer, eventually, eventually_answers
 from .memory_filler import Filler
@@ -225,6 +236,38 @@ async def test_requests_that_the_store_refuses_itself_stay_in_the_inbox_in_their
     tokens = [await handle.result(timeout=10) for handle in handles]
     assert [token for _, token in marks(trail)] == [*tokens, last]
     await eventually(lambda: not put_back(runtime), "the inbox is read")
+
+
+gated = VirtualObject("Gated", owner="tests")
+
+
+async def mark_and_wait(trail: str, gate: str) -> str:
+    """Leave a mark, then wait until a file exists."""
+    token = mark(trail, "step")
+    await opened(gate)
+    return token
+
+
+@gated.handler
+async def hold_in_a_step(ctx: ObjectContext, request: Gates) -> str:
+    """Run one step that takes as long as the test wants."""
+    return await ctx.run("hold", mark_and_wait, request.trail, request.gate)
+
+
+async def test_a_step_is_not_run_again_because_those_behind_it_are_refused(
+    own_server: StoreServer, namespace: str, trail: Path, tmp_path: Path
+) -> None:
+    """What runs in a lane is not built on what waits there: it goes on, and its outcome is recorded."""
+    gates = Gates(str(trail), str(tmp_path / "gate"))
+    async with Runtime(App([gated]), store=own_server.url, namespace=namespace, settings=FAST) as runtime:
+        handle = await runtime.client.send(hold_in_a_step, KEY, gates)
+        await eventually(lambda: marks(trail), "the step runs")
+        own_server.ask("CONFIG", "SET", "maxmemory", 1)
+        with pytest.raises(StoreFull):
+            await runtime.client.call(hold_in_a_step, KEY, gates, timeout=10)
+        Path(gates.gate).touch()
+
+        assert [await handle.result(timeout=10)] == [token for _, token in marks(trail)]
 
 
 def put_back(runtime: Runtime) -> bool:

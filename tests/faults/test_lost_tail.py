@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import anyio.to_thread
 import pytest
@@ -15,7 +16,7 @@ from keylane.journal.key import partition_of
 from keylane.journal.keyspace import PartitionSpace
 from keylane.objects.settings import Settings
 from keylane.runtime.partition import Partition, Phase
-from tests.objects_catalogue import add, app, get
+from tests.objects_catalogue import add, app, both, get, set_both
 from tests.runtime.shell_command import run
 
 from .aof import aof_bytes, cut_aof
@@ -129,6 +130,37 @@ async def answers(runtime: Runtime) -> bool:
         return await runtime.client.store.call("PING") == b"PONG"
     except StoreUnavailable:
         return False
+
+
+async def test_a_read_that_is_under_way_tells_nothing_that_is_lost(
+    runtime: Runtime, weak_server: StoreServer, tmp_path: Path
+) -> None:
+    """It has begun on values that are gone when it ends: it runs again on what is left."""
+    gate = tmp_path / "gate"
+    answers: list[list[int]] = []
+
+    async def read() -> None:
+        answers.append(await runtime.client.call(both, KEY, str(gate), timeout=20))
+
+    await runtime.client.call(set_both, KEY, 1, timeout=10)
+    kept_bytes = aof_bytes(weak_server)
+    await runtime.client.call(set_both, KEY, 2, timeout=10)
+    async with anyio.create_task_group() as reads:
+        reads.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        weak_server.kill()
+        cut_aof(weak_server, kept_bytes)
+        weak_server.start()
+        await eventually(lambda: reacquired(runtime, "Pair"), "the partition was acquired anew")
+        gate.touch()
+
+    assert answers == [[1, 1]]
+
+
+def reacquired(runtime: Runtime, type_name: str) -> bool:
+    number = partition_of(KEY, PARTITIONS)
+    held = [each for each in runtime.worker.partitions if (each.space.type_name, each.number) == (type_name, number)]
+    return bool(held) and held[0].tenure.epoch == 2
 
 
 async def test_lost_invocations_that_are_known_are_named(

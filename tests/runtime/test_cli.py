@@ -565,3 +565,28 @@ def test_a_reader_that_closes_the_pipe_ends_the_command_quietly(hosted: Deployme
 
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("yesterday", "is no time"),
+        ("2026-03-01T12:00:00", "does not say in which zone"),
+        ("2999-01-01T00:00:00Z", "lies ahead"),
+    ],
+)
+def test_restored_takes_a_moment_that_has_passed_and_nothing_else(store_url: str, text: str, what: str) -> None:
+    """A time without a zone would be another one on another machine."""
+    done = run("restored", "--from", text, "--store", store_url)
+
+    assert done.code == 2
+    assert what in done.err
+
+
+def test_restored_says_that_there_is_nothing_to_declare(store_url: str, namespace: str) -> None:
+    """A namespace that nobody has used has lost nothing."""
+    words = ("restored", "--from", "2026-03-01T12:00:00Z", "--store", store_url, "--namespace", namespace, "--json")
+    done = run(*words)
+
+    assert done.code == 1
+    assert done.json["partitions"] == []
