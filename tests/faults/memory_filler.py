@@ -9,6 +9,8 @@ from .harness import StoreServer
 ROOM_BYTES = 20 << 20
 #: From coarse to fine, so that in the end there is no room for anything.
 SIZES = (1 << 20, 1 << 16, 1 << 12)
+#: The limit in the end, as a part of what is in use then.
+BEYOND = 0.98
 
 
 class Filler:
@@ -38,10 +40,12 @@ class Filler:
             self._add(1 << 16)
 
     def fill(self) -> None:
-        """Fill until the server refuses the smallest value."""
+        """Fill until the server refuses everything that takes memory."""
         for size in SIZES:
             while self._fits(size):
                 continue
+        # What was too large for the rest would leave room for something small.
+        self._server.ask("CONFIG", "SET", "maxmemory", int(self.used_bytes * BEYOND))
 
     def _fits(self, size: int) -> bool:
         try:
@@ -56,5 +60,6 @@ class Filler:
 
     def empty(self) -> None:
         """Take the foreign data away."""
+        self._server.ask("CONFIG", "SET", "maxmemory", self.limit_bytes)
         self._server.ask("UNLINK", *(f"foreign:{number}" for number in range(self._count)))
         self._count = 0
