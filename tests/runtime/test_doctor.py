@@ -141,7 +141,8 @@ async def test_a_tenure_that_has_lost_its_numbers_ends_and_the_partition_is_owne
         await repair(ward.store, report, "a test")
 
         assert await runtime.client.call(add, KEY, timeout=10) == 2
-        assert await ward.kinds() == []
+        # To its owner the store has lost writes that it had confirmed, which stays said for a while.
+        assert await ward.kinds() in ([], ["work-in-doubt"])
 
 
 async def test_an_epoch_that_is_no_number_is_repaired_and_keeps_nobody_from_the_other_partitions(ward: Ward) -> None:
