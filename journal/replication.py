@@ -40,9 +40,10 @@ def witness_words(library: Library, key: bytes) -> tuple[Any, ...]:
 class _Call:
     """Commands whose replies are held back until enough replicas have what they wrote."""
 
-    __slots__ = ("done", "is_sound", "replies")
+    __slots__ = ("done", "is_sound", "note", "replies")
 
-    def __init__(self, count: int, done: AllDone) -> None:
+    def __init__(self, count: int, done: AllDone, note: Callable[[str | None], None]) -> None:
+        self.note = note
         self.replies: list[Any] = [None] * count
         self.done = done
         self.is_sound = False
@@ -70,7 +71,14 @@ class DurableCalls:
         self._calls: list[_Call] = []
         self._replicas = 0
 
-    def send(self, commands: Sequence[tuple[Any, ...]], witness: bytes, replicas: int, done: AllDone) -> None:
+    def send(
+        self,
+        commands: Sequence[tuple[Any, ...]],
+        witness: bytes,
+        replicas: int,
+        done: AllDone,
+        note: Callable[[str | None], None],
+    ) -> None:
         """Send commands, and hand over their replies once they are durable.
 
         Args:
@@ -78,8 +86,9 @@ class DurableCalls:
             witness: A key of their slot that is there for nothing else.
             replicas: How many have to have it.
             done: Handed the replies, or in each place `LinkLost`: then the outcome is unknown. Must not raise.
+            note: Told what is in the way while too few replicas answer, and None when enough have.
         """
-        call = _Call(len(commands), done)
+        call = _Call(len(commands), done, note)
         for position, words in enumerate(commands):
             self._link.submit(words, partial(call.take, position))
         self._link.submit(witness_words(self._library, witness), call.witnessed)
@@ -98,12 +107,13 @@ class DurableCalls:
         self._link.submit(("WAIT", replicas, WAIT_MS), partial(self._answered, calls, replicas, deadline))
 
     def _answered(self, calls: list[_Call], replicas: int, deadline: float, reply: Any) -> None:
-        is_answer = isinstance(reply, int)
-        if is_answer and reply < replicas and time.monotonic() < deadline:
+        is_enough = isinstance(reply, int) and reply >= replicas
+        why = too_few(reply, replicas) if isinstance(reply, int) else str(reply)
+        for call in calls:
+            call.note(None if is_enough else why)
+        if isinstance(reply, int) and not is_enough and time.monotonic() < deadline:
             self._wait(calls, replicas, deadline)
             return
-        is_enough = is_answer and reply >= replicas
-        why = too_few(reply, replicas) if is_answer and not is_enough else str(reply)
         for call in calls:
             if is_enough and call.is_sound:
                 call.done(call.replies)

@@ -11,7 +11,8 @@ from .urls import Host
 
 SLOTS: Final = 16_384
 
-_FUNCTION_CALLS: Final = ("FCALL", "FCALL_RO")
+#: Commands that say how many keys they have, in front of them.
+_WITH_KEY_COUNT: Final = ("FCALL", "FCALL_RO", "EVAL", "EVALSHA")
 #: Commands about a server as a whole.
 _KEYLESS: Final = frozenset({
     "ACL", "ASKING", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "FUNCTION", "INFO", "LATENCY", "PING", "ROLE",
@@ -37,7 +38,7 @@ def key_of(words: Sequence[Any]) -> bytes | None:
     A pattern of `KEYS` is routed like a key, so that one which begins with a hash tag finds all that the tag has.
     """
     verb = words[0]
-    if verb in _FUNCTION_CALLS:
+    if verb in _WITH_KEY_COUNT:
         return _bytes(words[3]) if int(words[2]) else None
     if verb in _KEYLESS:
         return None

@@ -236,7 +236,14 @@ class Store:
             done(LinkLost(error.why))
             return
         node.want_sends()
-        node.durable.send((words,), space.witness, self.replicas, partial(self._take_durable, done))
+        take, note = partial(self._take_durable, done), partial(self._note_trouble, space)
+        node.durable.send((words,), space.witness, self.replicas, take, note)
+
+    def _note_trouble(self, space: PartitionSpace, why: str | None) -> None:
+        if why is None:
+            self.topology.troubles.pop(space.tag, None)
+        else:
+            self.topology.troubles[space.tag] = why
 
     def _take_durable(self, done: Done, replies: list[Any]) -> None:
         (reply,) = replies

@@ -110,7 +110,10 @@ class Reads:
                 # A copy: what is written together is seen together, also by a handler that waits between two values.
                 return dict(lane.durable)
         try:
-            return (await read_state(self._store, space, key_text)).values
+            state = await read_state(self._store, space, key_text)
+            # Nobody may see what a failover could take back.
+            await self._store.settle(space)
+            return state.values
         except Undecodable as error:
             raise InternalError(f"the state of {key_text} can't be read: {error}") from error
 

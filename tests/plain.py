@@ -14,11 +14,12 @@ _client = cast("Any", redis.Redis)
 
 def plain(url: str, *words: Any) -> Any:
     """Send one command over a connection of its own to the server that has its key, and return its raw reply."""
-    with _client.from_url(_server_of(url, words)) as client:
+    with _client.from_url(server_of(url, words)) as client:
         return client.execute_command(*words)
 
 
-def _server_of(url: str, words: tuple[Any, ...]) -> str:
+def server_of(url: str, words: tuple[Any, ...]) -> str:
+    """Return the URL of the server of a store that a command belongs to."""
     address = parse_store_url(url)
     match address:
         case ClusterAddress(hosts=hosts):

@@ -99,7 +99,7 @@ class StoreServer:
         self.kill()
         self._directory.cleanup()
 
-    def start(self) -> None:
+    def start(self, *more_options: str) -> None:
         """Start it on what its directory holds, and wait until it answers."""
         self._process = subprocess.Popen(
             [
@@ -107,6 +107,7 @@ class StoreServer:
                 *("--port", "0", "--unixsocket", str(self.socket), "--dir", str(self.directory)),
                 *("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--logfile", "log"),
                 *self._options,
+                *more_options,
             ],
             stdin=subprocess.DEVNULL,
         )

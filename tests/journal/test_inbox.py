@@ -21,7 +21,7 @@ from keylane.journal.requests import Request, RequestKind
 from keylane.journal.store import Store
 from tests.faults.harness import StoreServer, eventually
 from tests.faults.proxy import Proxy
-from tests.plain import plain
+from tests.plain import plain, server_of
 
 
 @pytest.fixture
@@ -239,7 +239,8 @@ async def test_store_that_stays_away_is_unavailable_after_the_limit(
 async def test_submission_announces_its_entry(store: Store, store_url: str) -> None:
     """The owner is told of the new entry on the partition's own channel."""
     space = store.space("Order", 0)
-    with redis.Redis.from_url(store_url) as client:  # pyright: ignore[reportUnknownMemberType]
+    server = server_of(store_url, ("SPUBLISH", space.inbox_channel))
+    with redis.Redis.from_url(server) as client:  # pyright: ignore[reportUnknownMemberType]
         listener: Any = client.pubsub()  # pyright: ignore[reportUnknownMemberType]
         listener.ssubscribe(space.inbox_channel.decode())
         listener.get_message(timeout=5)

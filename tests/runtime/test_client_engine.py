@@ -287,6 +287,7 @@ async def test_paused_call_is_told_at_once_and_resumed_from_anywhere(
     assert await both[place].attach(invocation_id).result(timeout=10) == "mended"
 
 
+@pytest.mark.one_server
 @pytest.mark.anyio
 async def test_callers_outlive_a_store_that_goes_away(store_url: str, namespace: str, tmp_path: Path) -> None:
     """While the store is away a call ends with its timeout and says why; afterwards calls work again by themselves."""

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from keylane import Client, IdempotencyConflict, ObjectContext, RetryPolicy, Runtime, VirtualObject
-from keylane.journal.link import Link, LinkLost
+from keylane.journal.link import LinkLost
 
 pytestmark = pytest.mark.anyio
 
@@ -57,18 +57,20 @@ async def test_a_used_key_is_looked_up_again_when_its_result_was_lost_on_the_way
     store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that is cut between the key and its result is no reason to refuse a call for good."""
-    submit, lost = Link.submit, list[object]()
-
-    def lose_the_first_result(link: Link, words: tuple[Any, ...], done: Callable[[Any], None]) -> None:
-        if words[0] == "GET" and not lost:
-            lost.append(words)
-            done(LinkLost("it was cut"))
-        else:
-            submit(link, words, done)
+    lost = list[object]()
 
     async with Runtime([ledger], store=store_url, namespace=namespace) as runtime:
         assert await runtime.client.call(book, "acme/a", 40, idempotency_key="t") == 1
-        monkeypatch.setattr(Link, "submit", lose_the_first_result)
+        submit = runtime.client.store.submit
+
+        def lose_the_first_result(words: tuple[Any, ...], done: Callable[[Any], None]) -> None:
+            if words[0] == "GET" and not lost:
+                lost.append(words)
+                done(LinkLost("it was cut"))
+            else:
+                submit(words, done)
+
+        monkeypatch.setattr(runtime.client.store, "submit", lose_the_first_result)
 
         assert await runtime.client.call(book, "acme/a", 40, idempotency_key="t", timeout=10) == 1
     assert lost

@@ -332,6 +332,7 @@ async def test_cancelled_caller_leaves_nothing_behind(store: Store) -> None:
     assert on.waits == 0
 
 
+@pytest.mark.one_server
 @pytest.mark.anyio
 async def test_store_that_goes_away_is_unavailable_after_the_timeout(
     store_url: str, namespace: str, tmp_path: Path
@@ -345,6 +346,7 @@ async def test_store_that_goes_away_is_unavailable_after_the_timeout(
                 await within(5, on.remote.ask(on.space, a_request(), Patience(0.3)))
 
 
+@pytest.mark.one_server
 @pytest.mark.anyio
 async def test_answer_is_found_after_the_store_was_away(store_url: str, namespace: str, tmp_path: Path) -> None:
     """A call outlives a cut of all connections: it is sent again, or its answer is looked for."""
