@@ -35,6 +35,8 @@ bench: .venv/dev.installed
 
 nightly: .venv/dev.installed
 	$(BIN)/pytest -m nightly $(ARGS)
+	KEYLANE_TEST_TOPOLOGY=cluster $(BIN)/pytest $(ARGS)
+	KEYLANE_TEST_TOPOLOGY=sentinel $(BIN)/pytest $(ARGS)
 
 format: .venv/dev.installed
 	$(BIN)/ruff format .

@@ -34,6 +34,7 @@ from .handle import Handle, Timeout, seconds_of, value_of
 from .orders import Order, order_of
 from .places import Places
 from .remote import Patience, Remote
+from .sizing import partitions_for
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")
@@ -329,7 +330,9 @@ class Client:
         places = self._places
         space = places.known(order.object_name, order.key_text)
         if space is None:
-            declared = (order.partitions or self.settings.partitions) if order.output is not None else None
+            declared = (
+                (order.partitions or partitions_for(self.settings, self.store)) if order.output is not None else None
+            )
             learn = partial(places.learned, order.object_name, order.key_text, declared)
             space = await self.remote.persist(learn, patience or Patience(None))
         return space

@@ -20,6 +20,7 @@ from ..objects.app import App, app_of
 from ..objects.settings import Settings
 from ..objects.virtual_object import VirtualObject
 from .client import Client
+from .sizing import sized
 from .worker import Worker
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ class Runtime:
         await self._stack.enter_async_context(self._store)
         may_lose = await self._check(self._store)
         await declare_durability(self._store, self.durability)
+        self.settings = await sized(self.settings, self._store, self.app)
         worker = Worker(self.app, self._store, self.settings, restart_may_lose=may_lose)
         self._worker = await self._stack.enter_async_context(worker)
         client = Client(self._store, namespace=self.namespace, settings=self.settings, local=self._worker.doors)

@@ -12,7 +12,16 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from keylane import Client, Replicated, Runtime, StoreUnavailable, UnsafeStore
+from keylane import (
+    Client,
+    Replicated,
+    Runtime,
+    SchemaMismatch,
+    Settings,
+    StoreUnavailable,
+    UnsafeStore,
+    VirtualObject,
+)
 from keylane.journal.cluster import Cluster
 from keylane.journal.inbox import KNOWN, submit
 from keylane.journal.key import new_invocation_id
@@ -23,6 +32,7 @@ from keylane.journal.slots import SLOTS, slot_of
 from keylane.journal.store import Store
 from keylane.journal.subscription import Listening
 from keylane.journal.tenure import VACANT, Observation, Tenure, lease_clock
+from keylane.journal.types_registry import read_types
 from tests.journal.owning import Owner, took
 from tests.objects_catalogue import app
 
@@ -118,11 +128,18 @@ async def test_a_writer_follows_its_slot_in_order(cluster: ClusterServers, store
             owner.append(words[-1])
             await anyio.lowlevel.checkpoint()
 
+    async def write_on() -> None:
+        while True:
+            await write(1)
+            await anyio.sleep(0.001)
+
     await write(50)
     target = cluster.other_primary(cluster.primary_of(owner.space.owner))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(write, 500)
+        tasks.start_soon(write_on)
         await move(cluster, owner.space, target)
+        tasks.cancel_scope.cancel()
+    await write(50)
     await owner.answered()
 
     assert await owner.words() == words
@@ -249,6 +266,17 @@ async def test_a_lease_follows_its_slot_while_the_loop_knows_nothing_of_it(
         assert leases.renew([(owner.space, Tenure(9, b"x" * 16))]) != [Renewed(5)]
     finally:
         leases.close()
+
+
+async def test_a_type_gets_eight_partitions_for_each_primary(cluster: ClusterServers, namespace: str) -> None:
+    """Unless a number is set; and what the namespace has stays as it is."""
+    one = VirtualObject("One", owner="tests")
+    async with Runtime([one], store=cluster.url, namespace=namespace) as runtime:
+        assert await read_types(runtime.client.store) == {"One": 24}
+        assert len(runtime.worker.partitions) == 24
+    with pytest.raises(SchemaMismatch):
+        async with Runtime([one], store=cluster.url, namespace=namespace, settings=Settings(partitions=16)):
+            pass
 
 
 async def test_every_slot_of_the_map_has_a_node(store: Store) -> None:
