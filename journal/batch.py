@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .keyspace import PartitionSpace
+from .numbering import HISTORY_FIELD, Counted, Numbering, Posted
 from .tenure import Tenure
 
 #: An operation of `lua/commit.lua`: its letter and arguments, with a key's name where the function has a position.
 Operation = tuple[Any, ...]
 
 #: The operations that name a key, and the letter of the type that the key must have.
-KEYED = {b"a": "s", b"t": "s", b"s": "-", b"e": "-", b"h": "h", b"q": "l", b"f": "l", b"u": "l", b"r": "l"}
+KEYED = {
+    b"a": "s", b"t": "s", b"s": "-", b"e": "-", b"h": "h", b"q": "l", b"f": "l", b"u": "l", b"r": "l",
+    b"x": "x", b"y": "x",
+}  # fmt: skip
 
 #: The fixed keys behind the owner, in order: due, runnable, inbox, answer channel, undecodable; and which of them an
 #: operation writes, with the letter of its type.
@@ -64,6 +68,11 @@ class Commit:
         """Return whether an operation names a key."""
         return any(operation[0] in KEYED and operation[1] == key for operation in self.operations)
 
+    @property
+    def is_counted(self) -> bool:
+        """Return whether an operation gives out a number, or takes an acknowledgement."""
+        return any(operation[0] in (b"x", b"y") for operation in self.operations)
+
     def writes_fixed(self, fixed: int) -> bool:
         """Return whether an operation writes one of the fixed keys, by its place among them."""
         return any(FIXED.get(operation[0], (None,))[0] == fixed for operation in self.operations)
@@ -76,6 +85,8 @@ class Batch:
     Attributes:
         on_wire: Whether an answer is awaited.
         in_doubt: Whether it was sent once without an answer, so that it may have been applied, whatever is said later.
+        posted: Its messages, with the numbers that they have in it.
+        counted: How far their outboxes have come with it.
     """
 
     number: int
@@ -85,6 +96,9 @@ class Batch:
     on_wire: bool = False
     in_doubt: bool = False
     was_sent: bool = False
+    posted: list[Posted] = field(default_factory=list[Posted])
+    counted: dict[bytes, Counted] = field(default_factory=dict[bytes, Counted])
+    numbers: bytes = b""
 
     @property
     def takes_in(self) -> bool:
@@ -106,6 +120,8 @@ class Batch:
             return set(self.commits)
         if fixed < FIXED_KEYS:
             return {commit for commit in self.commits if commit.writes_fixed(fixed)}
+        if key == self.numbers:
+            return {commit for commit in self.commits if commit.is_counted}
         return {commit for commit in self.commits if commit.writes(key)}
 
 
@@ -117,6 +133,7 @@ def build_batch(
     serial: int,
     built_on: int,
     commits: list[Commit],
+    numbering: Numbering | None = None,
 ) -> Batch:
     """Spell the function call that applies commits.
 
@@ -128,11 +145,13 @@ def build_batch(
         serial: Different for each content that was ever given a number in this tenure.
         built_on: Serial of the batch before it, 0 for the first: it is applied behind that one or not at all.
         commits: What to apply, in order.
+        numbering: Gives their messages their numbers.
     """
     keys: list[bytes] = []
     letters = ["-"] * FIXED_KEYS
     positions: dict[bytes, int] = {}
     words: list[Any] = []
+    counting = _Counting(numbering or Numbering(space))
     for commit in commits:
         for operation in commit.operations:
             fixed = FIXED.get(operation[0])
@@ -152,11 +171,20 @@ def build_batch(
                 letters[position - 2] = letter
             words.append(operation[0])
             words.append(position)
-            words.extend(operation[2:])
+            words.extend(operation[2:] if letter != "x" else counting.spell(operation))
+    for operation in counting.written():
+        if space.sent not in positions:
+            keys.append(space.sent)
+            letters.append("h")
+            positions[space.sent] = len(keys) + 6
+        words += (operation[0], positions[space.sent], *operation[2:])
     head = ("FCALL", function, 6 + len(keys), space.owner, space.due, space.runnable, space.inbox)
     head += (space.answer_channel, space.undecodable)
     stamp = (tenure.epoch, tenure.token, number, serial, built_on, "".join(letters))
-    return Batch(number, serial, commits, (*head, *keys, *stamp, *words))
+    batch = Batch(number, serial, commits, (*head, *keys, *stamp, *words))
+    if counting.outboxes:
+        counting.note(batch)
+    return batch
 
 
 def without_intake(commits: Iterable[Commit]) -> tuple[list[Commit], list[Commit]]:
@@ -175,3 +203,45 @@ def without_intake(commits: Iterable[Commit]) -> tuple[list[Commit], list[Commit
         elif commit.lane is not None:
             lanes.add(commit.lane)
     return staying, turned_away
+
+
+class _Counting:
+    """The messages of one batch: their numbers, and what is written down of these."""
+
+    __slots__ = ("_numbering", "_posted", "outboxes")
+
+    def __init__(self, numbering: Numbering) -> None:
+        self._numbering = numbering
+        self._posted: list[Posted] = []
+        self.outboxes: dict[bytes, None] = {}
+
+    def spell(self, operation: Operation) -> tuple[Any, ...]:
+        """Return the arguments of an operation behind its key."""
+        letter, outbox, argument = operation
+        self.outboxes[outbox] = None
+        if letter == b"y":
+            self._numbering.acknowledge(outbox, argument)
+            return (argument,)
+        number = self._numbering.assign(outbox)
+        self._posted.append(Posted(outbox, number, argument))
+        return (number, argument)
+
+    def written(self) -> list[Operation]:
+        """Return what writes down how far the numbers have come; nothing for a batch without messages."""
+        if not self.outboxes:
+            return []
+        numbering = self._numbering
+        space = numbering.space
+        counted = numbering.spelled(tuple(self.outboxes))
+        writes: list[Operation] = [
+            (b"h", space.sent, space.target(outbox), str(each)) for outbox, each in counted.items()
+        ]
+        if self._posted:
+            writes.append((b"h", space.sent, HISTORY_FIELD, numbering.history))
+        return writes
+
+    def note(self, batch: Batch) -> None:
+        """Note in a batch what becomes durable with it."""
+        batch.posted = self._posted
+        batch.counted = self._numbering.spelled(tuple(self.outboxes))
+        batch.numbers = self._numbering.space.sent

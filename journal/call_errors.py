@@ -221,6 +221,16 @@ class Draining(CallError):
         self.retry_after = retry_after
 
 
+class MessageLost(CallError):
+    """A message to another object was lost with what its store had confirmed: whether the call ran is not known."""
+
+    code = "message-lost"
+
+    def __init__(self, *, invocation_id: str | None = None) -> None:
+        message = "the call was lost on its way, or its object has lost it: whether anything of it ran is not known"
+        super().__init__(message, invocation_id=invocation_id)
+
+
 class CallTimeout(CallError):
     """The caller's timeout passed; the invocation itself goes on."""
 

@@ -150,7 +150,8 @@ class InvocationDescription:
         steps: Its steps, in order.
         error: The last error of the handler or of a step.
         pause: Why it is parked, while it is.
-        retry_due_at: When the next attempt is due, while one is waited for.
+        retry_due_at: When the next attempt, the end of its sleep, or its own begin is due, while one is waited for.
+        waits_for: What it waits for, in words: the reply of another object, or the end of its sleep.
         result: The outcome, while it is kept.
         undecodable: Which record can't be read, and why.
         is_cut: Whether there are more records than were read.
@@ -176,6 +177,7 @@ class InvocationDescription:
     error: Failure | None = None
     pause: Pause | None = None
     retry_due_at: datetime | None = None
+    waits_for: str | None = None
     result: KeptResult | None = None
     undecodable: str | None = None
     is_cut: bool = False
@@ -276,6 +278,13 @@ class What(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     STATE = "state"
+    SCHEDULED = "scheduled"
+    RELEASED = "released"
+    SENT = "sent"
+    CALLED = "called"
+    REPLIED = "replied"
+    SLEEPS = "sleeps"
+    WOKE = "woke"
     COMPLETED = "completed"
     FAILED = "failed"
     UNDECODABLE = "undecodable"

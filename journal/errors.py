@@ -7,7 +7,7 @@
     ├─ CallError(invocation_id)
     │  ├─ UnknownObject · UnknownHandler · InvalidKey · InvalidInput(path) · InvalidOutput(path)
     │  ├─ PayloadTooLarge(value, limit) · IdempotencyConflict(fields) · ResultExpired(outcome)
-    │  ├─ Overloaded(retry_after) · Draining(retry_after) · CallTimeout
+    │  ├─ Overloaded(retry_after) · Draining(retry_after) · CallTimeout · MessageLost
     │  └─ InvocationFailed · InvocationCancelled · InvocationPaused(reason, owner)
     ├─ StoreError
     │  └─ StoreUnavailable · StoreFull · UnsafeStore(why, remedy) · SchemaMismatch · WrongKeyType
@@ -35,6 +35,7 @@ from .call_errors import (
     InvocationCancelled,
     InvocationFailed,
     InvocationPaused,
+    MessageLost,
     Overloaded,
     PayloadTooLarge,
     ResultExpired,
@@ -59,6 +60,7 @@ __all__ = [
     "InvocationFailed",
     "InvocationPaused",
     "KeylaneError",
+    "MessageLost",
     "Overloaded",
     "PayloadTooLarge",
     "RegistrationError",

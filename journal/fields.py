@@ -29,16 +29,24 @@ class _Misfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Layout(Generic[Fact]):
-    """What follows a tag: the fact that the fields make, and a reader for each of them in order."""
+    """What follows a tag: the fact that the fields make, and a reader for each of them in order.
+
+    Args:
+        make: Makes the fact.
+        readers: For the fields that are always there.
+        later: For those that stand behind them where they say something, in order.
+    """
 
     make: Callable[..., Fact]
     readers: tuple[Reader, ...]
+    later: tuple[Reader, ...] = ()
 
     def read(self, fields: list[object]) -> Fact:
         """Return the fact made of the fields behind the tag; fields of a later version are left out."""
         if len(fields) < len(self.readers):
             raise _Misfit(f"{len(fields)} fields where {len(self.readers)} are needed")
-        return self.make(*[read(value) for read, value in zip(self.readers, fields, strict=False)])
+        readers = self.readers if len(fields) == len(self.readers) else self.readers + self.later
+        return self.make(*[read(value) for read, value in zip(readers, fields, strict=False)])
 
 
 def decode_tagged(data: bytes, layouts: Mapping[int, Layout[Fact]], what: str) -> Fact:

@@ -49,6 +49,9 @@ class PartitionSpace:
     runnable: bytes = field(init=False)
     undecodable: bytes = field(init=False)
     witness: bytes = field(init=False)
+    sent: bytes = field(init=False)
+    bases: bytes = field(init=False)
+    marks: bytes = field(init=False)
     _object_prefix: bytes = field(init=False)
     _lane_prefix: bytes = field(init=False)
     _invocation_prefix: bytes = field(init=False)
@@ -80,6 +83,19 @@ class PartitionSpace:
         """Return the hash of the idempotency keys first used on a day of partition time."""
         return self.tag + b":k:%d" % day
 
+    def outbox(self, target: str) -> bytes:
+        """Return the stream of the messages to a partition, named `Type.number`."""
+        return self.tag + b":x:" + target.encode()
+
+    def target(self, outbox: bytes) -> bytes:
+        """Return the name of the partition that an outbox leads to."""
+        return outbox[len(self.tag) + 3 :]
+
+    @property
+    def name(self) -> str:
+        """The name by which other partitions know this one, such as `Order.3`."""
+        return f"{self.type_name}.{self.number}"
+
     def __str__(self) -> str:
         """Return the name used in messages, such as `Order:3`."""
         return f"{self.type_name}:{self.number}"
@@ -95,6 +111,9 @@ _SUFFIXES = {
     "runnable": b":run",
     "undecodable": b":bad",
     "witness": b":w",
+    "sent": b":sent",
+    "bases": b":bases",
+    "marks": b":marks",
     "_object_prefix": b":o:",
     "_lane_prefix": b":q:",
     "_invocation_prefix": b":i:",

@@ -11,7 +11,7 @@ import redis.exceptions
 from .codec import Undecodable
 from .errors import WrongKeyType
 from .keyspace import PartitionSpace
-from .records import Paused, Record, decode
+from .records import Paused, Record, TimerSet, decode
 from .snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words, older_words
 from .store import Store, store_error
 
@@ -26,6 +26,7 @@ class OpenInvocation:
         undecodable: Why the next one can't be read, None when all can.
         is_parked: Whether it was parked for that already: the last record says so.
         begun_ms: The partition's time at its first record, 0 for one that has none.
+        timer_ms: The partition's time at the record of its last timer, 0 for one that has set none.
     """
 
     raw_id: bytes
@@ -33,6 +34,7 @@ class OpenInvocation:
     undecodable: str | None = None
     is_parked: bool = False
     begun_ms: int = 0
+    timer_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +101,17 @@ async def read_invocations(store: Store, space: PartitionSpace, ids: Sequence[by
 
 def _invocation(raw_id: bytes, entries: list[Entry]) -> OpenInvocation:
     records: list[Record] = []
+    timer_ms = 0
     begun_ms = int(entries[0][0].partition(b"-")[0]) if entries else 0
     for entry_id, fields in entries:
         try:
             records.append(decode(dict(zip(fields[::2], fields[1::2], strict=True))[b"r"]))
         except (Undecodable, KeyError) as error:
             why = f"entry {entry_id.decode()}: {error}"
-            return OpenInvocation(raw_id, records, why, _ends_parked(entries), begun_ms)
-    return OpenInvocation(raw_id, records, begun_ms=begun_ms)
+            return OpenInvocation(raw_id, records, why, _ends_parked(entries), begun_ms, timer_ms)
+        if isinstance(records[-1], TimerSet):
+            timer_ms = int(entry_id.partition(b"-")[0])
+    return OpenInvocation(raw_id, records, begun_ms=begun_ms, timer_ms=timer_ms)
 
 
 def _ends_parked(entries: list[Entry]) -> bool:

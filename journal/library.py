@@ -29,6 +29,7 @@ VERBS = (
     "examine",
     "mend",
     "restored",
+    "deliver",
 )
 
 

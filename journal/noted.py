@@ -13,15 +13,22 @@ from .lane_reading import ask
 from .records import (
     Accepted,
     AttemptFailed,
+    CallCompleted,
+    CallStarted,
     Completed,
     Failed,
     Finished,
+    MessageSent,
     Paused,
     Record,
+    Released,
     Resumed,
+    Scheduled,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
+    TimerFired,
+    TimerSet,
     decode,
 )
 from .snapshots import Entry
@@ -143,9 +150,13 @@ def standing_of(notes: Sequence[Noted], *, is_whole: bool) -> tuple[Standing | N
 def standing_at(record: Record) -> Standing:
     """Return where an invocation stands whose newest record this is, as far as that alone tells."""
     match record:
-        case Accepted() | Resumed():
+        case Accepted() | Resumed() | Released():
             return Standing(Status.QUEUED, records=1)
-        case StepCompleted():
+        case Scheduled():
+            return Standing(Status.SCHEDULED, records=1, delay_ms=record.delay_ms)
+        case CallStarted() | TimerSet():
+            return Standing(Status.WAITING, records=1, steps=record.index, waiting=record)
+        case StepCompleted() | MessageSent() | CallCompleted() | TimerFired():
             return Standing(Status.RUNNING, records=1, steps=record.index + 1)
         case StepFailed():
             return Standing(Status.RUNNING, records=1, steps=record.index + 1, error=record.error)
@@ -167,22 +178,53 @@ def standing_at(record: Record) -> Standing:
             assert_never(record)
 
 
+def in_words(record: MessageSent | CallStarted | TimerSet) -> str:
+    """Return a command that is no step in words."""
+    match record:
+        case MessageSent():
+            later = f", {record.delay_ms / 1000:g} s later" if record.delay_ms else ""
+            return f"send to {record.type_name}.{record.handler} at {record.key}{later}"
+        case CallStarted():
+            return f"call of {record.type_name}.{record.handler} at {record.key}"
+        case TimerSet():
+            return f"sleep of {record.delay_ms / 1000:g} s"
+
+
 def steps_of(notes: Sequence[Noted]) -> tuple[Step, ...]:
-    """Return the steps that records name, in order; one that is being tried again is the last."""
+    """Return the steps that records name, in order; one that is being tried again is the last.
+
+    What else a handler asks for has a place among them: messages, calls and sleeps, under what they are in words.
+    """
     steps: dict[int, Step] = {}
     for note in notes:
         record = note.record
-        if not isinstance(record, StepCompleted | StepFailed | StepAttemptFailed):
-            continue
-        before = steps.get(record.index)
-        failed_attempts = 0 if before is None else before.failed_attempts
-        step = Step(record.index, record.name, moment(note.at_ms), is_settled=True, failed_attempts=failed_attempts)
         match record:
-            case StepCompleted():
-                steps[record.index] = replace(step, size_bytes=len(record.result))
-            case StepFailed():
-                steps[record.index] = replace(step, error=record.error)
-            case StepAttemptFailed():
-                failed = failed_attempts + 1
-                steps[record.index] = replace(step, is_settled=False, failed_attempts=failed, error=record.error)
+            case MessageSent():
+                steps[record.index] = Step(record.index, in_words(record), moment(note.at_ms), is_settled=True)
+            case CallStarted() | TimerSet():
+                steps[record.index] = Step(record.index, in_words(record), moment(note.at_ms), is_settled=False)
+            case CallCompleted() | TimerFired() if record.index in steps:
+                size_bytes = len(record.outcome) if isinstance(record, CallCompleted) else None
+                steps[record.index] = replace(
+                    steps[record.index], at=moment(note.at_ms), is_settled=True, size_bytes=size_bytes
+                )
+            case _:
+                _note_step(steps, note)
     return tuple(steps[index] for index in sorted(steps))
+
+
+def _note_step(steps: dict[int, Step], note: Noted) -> None:
+    record = note.record
+    if not isinstance(record, StepCompleted | StepFailed | StepAttemptFailed):
+        return
+    before = steps.get(record.index)
+    failed_attempts = 0 if before is None else before.failed_attempts
+    step = Step(record.index, record.name, moment(note.at_ms), is_settled=True, failed_attempts=failed_attempts)
+    match record:
+        case StepCompleted():
+            steps[record.index] = replace(step, size_bytes=len(record.result))
+        case StepFailed():
+            steps[record.index] = replace(step, error=record.error)
+        case StepAttemptFailed():
+            failed = failed_attempts + 1
+            steps[record.index] = replace(step, is_settled=False, failed_attempts=failed, error=record.error)

@@ -12,7 +12,8 @@ from .key import format_id
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .noted import Bound, Noted, moment, named, noted, read_stream, standing_of, written_at_ms
-from .records import Accepted, Paused
+from .noted import in_words as in_words_of
+from .records import Accepted, Paused, TimerSet
 from .requests import Request
 from .snapshots import Entry
 from .store import Store
@@ -123,6 +124,9 @@ def why(
         return f"its records can't be read: {problem or 'there are none'}"
     if behind is not None:
         return f"waits behind {behind}"
+    waited = waits_for(standing, retry_due_at)
+    if waited is not None:
+        return waited
     if standing.status is Status.WAITING:
         return _waits(standing, retry_due_at, around)
     holder = around.owner.holder
@@ -135,6 +139,20 @@ def why(
 
 def _waits_for_room(around: Surroundings) -> str:
     return "" if around.full is None else f"; no step is started until there is room: {around.full}"
+
+
+def waits_for(standing: Standing, due_at: datetime | None) -> str | None:
+    """Say for whose reply or for which time an invocation waits; None for one that does not."""
+    when = "" if due_at is None else f", until {due_at:%Y-%m-%d %H:%M:%S} UTC"
+    if standing.status is Status.SCHEDULED:
+        return f"is to begin later{when}"
+    waiting = standing.waiting
+    if waiting is None or standing.retry_after_ms is not None:
+        return None
+    if isinstance(waiting, TimerSet):
+        return f"waits in its {in_words_of(waiting)}{when}"
+    callee = format_id(waiting.type_name, waiting.partition, waiting.invocation)
+    return f"waits for the reply to its {in_words_of(waiting)}, {callee}"
 
 
 def _waits(standing: Standing, retry_due_at: datetime | None, around: Surroundings) -> str:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from .batch import Operation
 from .fields import pack
 from .keyspace import PartitionSpace
+from .numbering import HISTORY_FIELD
 from .outcomes import IdempotencyEntry
-from .records import Accepted, Finished, Record, encode
+from .records import Accepted, Finished, Record, Released, Scheduled, encode
 from .requests import Answer
 from .snapshots import encode_values
 
@@ -39,6 +40,47 @@ def accept(space: PartitionSpace, record: Accepted) -> list[Operation]:
         (b"a", space.object(key_text), 2, b"a", pack((raw_id, record.handler))),
         (b"q", space.lane(key_text), raw_id, key_text),
     ]
+
+
+def accept_later(space: PartitionSpace, record: Accepted, delay_ms: int) -> list[Operation]:
+    """Take an invocation in that is to wait before it enters its lane."""
+    stream = space.invocation(record.invocation)
+    return [
+        (b"a", stream, 2, b"r", encode(record)),
+        (b"a", stream, 2, b"r", encode(Scheduled(delay_ms))),
+        schedule(record.invocation, delay_ms),
+    ]
+
+
+def release(space: PartitionSpace, record: Accepted) -> list[Operation]:
+    """Let an invocation enter its lane whose time has come."""
+    raw_id, key_text = record.invocation, record.key
+    return [
+        (b"a", space.invocation(raw_id), 2, b"r", encode(Released())),
+        (b"a", space.object(key_text), 2, b"a", pack((raw_id, record.handler))),
+        (b"q", space.lane(key_text), raw_id, key_text),
+        unschedule(raw_id),
+    ]
+
+
+def post(space: PartitionSpace, target: str, message: bytes) -> Operation:
+    """Send a message to a partition, named `Type.number`; the batch gives it its number."""
+    return (b"x", space.outbox(target), message)
+
+
+def acknowledge(outbox: bytes, number: int) -> Operation:
+    """Take out of an outbox what has arrived, up to a number."""
+    return (b"y", outbox, number)
+
+
+def rebase(space: PartitionSpace, target: str, base: str) -> Operation:
+    """Note where the numbers that a partition is sent begin anew."""
+    return (b"h", space.bases, target, base)
+
+
+def begin_history(space: PartitionSpace, history: str) -> Operation:
+    """Note the history that the numbers sent from here on belong to."""
+    return (b"h", space.sent, HISTORY_FIELD, history)
 
 
 def record(space: PartitionSpace, raw_id: bytes, fact: Record) -> Operation:
@@ -95,6 +137,11 @@ def trim(space: PartitionSpace, key_text: str, retention_ms: int) -> Operation:
 def park(key_text: str, raw_id: bytes) -> list[Operation]:
     """Take a lane out of the runnable ones: its head waits for somebody."""
     return [(b"l", key_text), (b"c", raw_id)]
+
+
+def stand_still(key_text: str) -> Operation:
+    """Take a lane out of the runnable ones: its head waits for another object, or for its time."""
+    return (b"l", key_text)
 
 
 def unpark(key_text: str) -> Operation:

@@ -22,7 +22,7 @@ from .key import InvocationId, Key, format_id
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .noted import Bound, Noted, moment, named, noted, read_stream, standing_of, steps_of, written_at_ms
-from .open_reading import INBOX, pause_of, read_open, read_parked, read_waiting, request_of, waiting_request
+from .open_reading import INBOX, pause_of, read_open, read_parked, read_waiting, request_of, waiting_request, waits_for
 from .outcomes import Outcome, Refused, Rejected, Replayed, Succeeded, decode_outcome
 from .records import Accepted
 from .snapshots import Entry, fold, is_whole
@@ -127,6 +127,7 @@ def _with_records(
         error=None if standing is None else standing.error,
         pause=pause_of(notes, around),
         retry_due_at=None if is_over else due_at,
+        waits_for=None if standing is None or is_over else waits_for(standing, due_at),
         undecodable=problem,
         is_cut=is_cut,
     )

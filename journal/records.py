@@ -27,6 +27,7 @@ from .fields import (
     some_bytes,
     text_of,
 )
+from .messages import Caller, a_caller
 from .outcomes import FAILURE_LAYOUT, Failure, fields_of_failure
 
 #: State values that were read since the record before: name to packed value, None where there was none.
@@ -54,6 +55,7 @@ class Accepted:
         input: Packed argument, None for a handler without one.
         idempotency: Digest of the idempotency key, if one was given.
         client: Id of the client that waits for the answer, if one does.
+        caller: The invocation that waits for the reply, if another object made the call.
     """
 
     invocation: bytes
@@ -63,6 +65,7 @@ class Accepted:
     input: bytes | None = None
     idempotency: bytes | None = None
     client: bytes | None = None
+    caller: Caller | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +178,100 @@ class Finished:
     idempotency: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """It was taken in to begin later; it enters its lane when that time has come."""
+
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The time of a scheduled invocation has come: it is in its lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSent:
+    """A message to an object that nobody waits for; it left in the same commit.
+
+    Args:
+        index: Place of the command in the invocation, counted from 0 with the steps.
+        type_name: The object type that it goes to.
+        partition: The number of the partition that it goes to.
+        key: The object that it goes to.
+        handler: The handler that it asks for.
+        invocation: Raw id of the invocation that it asks for.
+        delay_ms: How long that one is to wait before it begins.
+        reads: State read since the record before.
+        notes: Packed answers of the clock since the record before, in order.
+    """
+
+    index: int
+    type_name: str
+    partition: int
+    key: str
+    handler: str
+    invocation: bytes
+    delay_ms: int = 0
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    """A call of another object, which left in the same commit; the invocation waits for the reply from here on.
+
+    Args:
+        index: Place of the command in the invocation, counted from 0 with the steps.
+        type_name: The object type that is called.
+        partition: The number of the partition that it goes to.
+        key: The object that is called.
+        handler: The handler that is called.
+        invocation: Raw id of the called invocation.
+        reads: State read since the record before.
+        notes: Packed answers of the clock since the record before, in order.
+    """
+
+    index: int
+    type_name: str
+    partition: int
+    key: str
+    handler: str
+    invocation: bytes
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallCompleted:
+    """The reply to a call: the encoded outcome, which is what the call gives in every replay."""
+
+    index: int
+    outcome: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSet:
+    """The invocation sleeps from here on; when the timer is due stands with the due times of the partition."""
+
+    index: int
+    delay_ms: int
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The timer was due, by the partition's time."""
+
+    index: int
+
+
+#: The records that a replay walks through, in the order of the commands of the handler.
+Command: TypeAlias = (
+    StepCompleted | StepAttemptFailed | StepFailed | MessageSent | CallStarted | CallCompleted | TimerSet | TimerFired
+)
+
 Record: TypeAlias = (
     Accepted
     | StepCompleted
@@ -186,6 +283,13 @@ Record: TypeAlias = (
     | Completed
     | Failed
     | Finished
+    | Scheduled
+    | Released
+    | MessageSent
+    | CallStarted
+    | CallCompleted
+    | TimerSet
+    | TimerFired
 )
 
 # A tag is used once and for ever: a record that is given up leaves its number unused.
@@ -199,6 +303,13 @@ _RESUMED: Final = 7
 _COMPLETED: Final = 8
 _FAILED: Final = 9
 _FINISHED: Final = 10
+_SCHEDULED: Final = 11
+_RELEASED: Final = 12
+_MESSAGE_SENT: Final = 13
+_CALL_STARTED: Final = 14
+_CALL_COMPLETED: Final = 15
+_TIMER_SET: Final = 16
+_TIMER_FIRED: Final = 17
 
 
 def encode(record: Record) -> bytes:
@@ -216,7 +327,8 @@ def decode(data: bytes) -> Record:
 
 
 def _accepted(r: Accepted) -> bytes:
-    return pack((_ACCEPTED, r.invocation, r.handler, r.version, r.key, r.input, r.idempotency, r.client))
+    fields = (_ACCEPTED, r.invocation, r.handler, r.version, r.key, r.input, r.idempotency, r.client)
+    return pack(fields if r.caller is None else (*fields, r.caller.encode()))
 
 
 def _step_completed(r: StepCompleted) -> bytes:
@@ -258,6 +370,37 @@ def _finished(r: Finished) -> bytes:
     return pack((_FINISHED, r.invocation, r.handler, r.version, r.input, r.outcome, r.idempotency))
 
 
+def _scheduled(r: Scheduled) -> bytes:
+    return pack((_SCHEDULED, r.delay_ms))
+
+
+def _released(r: Released) -> bytes:
+    del r
+    return pack((_RELEASED,))
+
+
+def _message_sent(r: MessageSent) -> bytes:
+    target = (r.type_name, r.partition, r.key, r.handler, r.invocation)
+    return pack((_MESSAGE_SENT, r.index, *target, r.delay_ms, dict(r.reads), r.notes))
+
+
+def _call_started(r: CallStarted) -> bytes:
+    target = (r.type_name, r.partition, r.key, r.handler, r.invocation)
+    return pack((_CALL_STARTED, r.index, *target, dict(r.reads), r.notes))
+
+
+def _call_completed(r: CallCompleted) -> bytes:
+    return pack((_CALL_COMPLETED, r.index, r.outcome))
+
+
+def _timer_set(r: TimerSet) -> bytes:
+    return pack((_TIMER_SET, r.index, r.delay_ms, dict(r.reads), r.notes))
+
+
+def _timer_fired(r: TimerFired) -> bytes:
+    return pack((_TIMER_FIRED, r.index))
+
+
 _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     Accepted: _accepted,
     StepCompleted: _step_completed,
@@ -269,15 +412,25 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     Completed: _completed,
     Failed: _failed,
     Finished: _finished,
+    Scheduled: _scheduled,
+    Released: _released,
+    MessageSent: _message_sent,
+    CallStarted: _call_started,
+    CallCompleted: _call_completed,
+    TimerSet: _timer_set,
+    TimerFired: _timer_fired,
 }
 
 
 _a_failure: Final = nested(FAILURE_LAYOUT)
 _maybe_bytes: Final = optional(some_bytes)
 _context: Final[tuple[Reader, ...]] = (map_to_bytes, sequence_of_bytes)
+_target: Final[tuple[Reader, ...]] = (a_text, a_number, a_text, a_text, some_bytes)
 
 _LAYOUTS: Final[Mapping[int, Layout[Record]]] = {
-    _ACCEPTED: Layout(Accepted, (some_bytes, a_text, a_number, a_text, _maybe_bytes, _maybe_bytes, _maybe_bytes)),
+    _ACCEPTED: Layout(
+        Accepted, (some_bytes, a_text, a_number, a_text, _maybe_bytes, _maybe_bytes, _maybe_bytes), (a_caller,)
+    ),
     _STEP_COMPLETED: Layout(StepCompleted, (a_number, a_text, some_bytes, *_context)),
     _STEP_ATTEMPT_FAILED: Layout(StepAttemptFailed, (a_number, a_text, a_number, _a_failure, a_number, *_context)),
     _STEP_FAILED: Layout(StepFailed, (a_number, a_text, _a_failure, *_context)),
@@ -287,4 +440,11 @@ _LAYOUTS: Final[Mapping[int, Layout[Record]]] = {
     _COMPLETED: Layout(Completed, ()),
     _FAILED: Layout(Failed, (_a_failure,)),
     _FINISHED: Layout(Finished, (some_bytes, a_text, a_number, _maybe_bytes, text_of("c", "f"), _maybe_bytes)),
+    _SCHEDULED: Layout(Scheduled, (a_number,)),
+    _RELEASED: Layout(Released, ()),
+    _MESSAGE_SENT: Layout(MessageSent, (a_number, *_target, a_number, *_context)),
+    _CALL_STARTED: Layout(CallStarted, (a_number, *_target, *_context)),
+    _CALL_COMPLETED: Layout(CallCompleted, (a_number, some_bytes)),
+    _TIMER_SET: Layout(TimerSet, (a_number, a_number, *_context)),
+    _TIMER_FIRED: Layout(TimerFired, (a_number,)),
 }

@@ -16,6 +16,7 @@ import msgpack
 
 from .codec import Undecodable
 from .fields import Layout, a_number, a_text, decode_tagged, optional, pack, some_bytes
+from .messages import Caller, a_caller
 
 ID_BYTES: Final = 16
 CLIENT_BYTES: Final = 8
@@ -31,6 +32,18 @@ class RequestKind(StrEnum):
     SEND = "send"
     RESUME = "resume"
     REPAIR = "repair"
+    OBJECT_CALL = "object-call"
+    OBJECT_SEND = "object-send"
+    REPLY = "reply"
+
+    @property
+    def is_message(self) -> bool:
+        """Whether another object asks, so that it came by way of its partition's outbox."""
+        return self in MESSAGES
+
+
+#: What another object asks for.
+MESSAGES: Final = frozenset({RequestKind.OBJECT_CALL, RequestKind.OBJECT_SEND, RequestKind.REPLY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +63,8 @@ class Request:
         client: Id of the process that waits for the answer, None when nobody does.
         shared: Whether the handler only reads.
         again: Whether the same request may have been put into the inbox before.
+        delay_ms: How long the invocation is to wait, from when it is taken in, before it enters its lane.
+        caller: Who waits for the reply to a call of another object.
     """
 
     kind: RequestKind
@@ -62,6 +77,8 @@ class Request:
     client: bytes | None = None
     shared: bool = False
     again: bool = False
+    delay_ms: int = 0
+    caller: Caller | None = None
 
     @property
     def may_exceed_memory(self) -> bool:
@@ -76,6 +93,10 @@ class Request:
         """Return the bytes of the request."""
         flags = self.shared * _SHARED | self.again * _AGAIN
         fields = (self.handler, self.key, self.payload, self.basis, self.idempotency_key, self.client, flags)
+        if self.caller is not None:
+            fields = (*fields, self.delay_ms, self.caller.encode())
+        elif self.delay_ms:
+            fields = (*fields, self.delay_ms)
         return pack((_TAGS[self.kind], self.invocation, *fields))
 
     @classmethod
@@ -98,6 +119,9 @@ _TAGS: Final[Mapping[RequestKind, int]] = {
     RequestKind.SEND: 97,
     RequestKind.RESUME: 98,
     RequestKind.REPAIR: 106,
+    RequestKind.OBJECT_CALL: 99,
+    RequestKind.OBJECT_SEND: 100,
+    RequestKind.REPLY: 101,
 }
 
 _SHARED: Final = 1
@@ -117,12 +141,15 @@ _READERS: Final = (
 
 
 def _request(kind: RequestKind, *fields: Any) -> Request:
-    *facts, flags = fields
-    return Request(kind, *facts, shared=bool(flags & _SHARED), again=bool(flags & _AGAIN))
+    facts, flags, later = fields[:_FACTS], fields[_FACTS], dict(zip(_LATER, fields[_FACTS + 1 :], strict=False))
+    return Request(kind, *facts, shared=bool(flags & _SHARED), again=bool(flags & _AGAIN), **later)
 
 
+_FACTS: Final = len(_READERS) - 1
+#: Fields that stand behind the others where they say something.
+_LATER: Final = ("delay_ms", "caller")
 _LAYOUTS: Final[Mapping[int, Layout[Request]]] = {
-    tag: Layout(partial(_request, kind), _READERS) for kind, tag in _TAGS.items()
+    tag: Layout(partial(_request, kind), _READERS, (a_number, a_caller)) for kind, tag in _TAGS.items()
 }
 
 

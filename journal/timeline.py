@@ -14,19 +14,26 @@ from .key import format_id
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .noted import Noted, moment, named, noted, written_at_ms
-from .outcomes import Failure
+from .outcomes import Failure, Refused, Rejected, Replayed, Succeeded, decode_outcome
 from .records import (
     Accepted,
     AttemptFailed,
+    CallCompleted,
+    CallStarted,
     Completed,
     Failed,
     Finished,
+    MessageSent,
     Paused,
     Record,
+    Released,
     Resumed,
+    Scheduled,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
+    TimerFired,
+    TimerSet,
     decode,
 )
 from .snapshots import Entry, decode_values
@@ -215,6 +222,13 @@ _WHAT: Final[Mapping[type, What]] = {
     Resumed: What.RESUMED,
     Completed: What.COMPLETED,
     Failed: What.FAILED,
+    Scheduled: What.SCHEDULED,
+    Released: What.RELEASED,
+    MessageSent: What.SENT,
+    CallStarted: What.CALLED,
+    CallCompleted: What.REPLIED,
+    TimerSet: What.SLEEPS,
+    TimerFired: What.WOKE,
 }
 
 
@@ -224,6 +238,8 @@ def _name(record: Record) -> str:
             return record.name
         case Accepted() | Finished():
             return record.handler
+        case MessageSent() | CallStarted():
+            return f"{record.type_name}.{record.handler}"
         case _:
             return ""
 
@@ -239,10 +255,33 @@ def _detail(record: Record) -> str:
             return f"{record.reason.value}{by}: {record.detail}"
         case Resumed():
             return f"by {record.by}: {record.reason}"
-        case StepCompleted() | Accepted() | Completed() | Finished():
+        case Scheduled() | TimerSet():
+            return f"for {record.delay_ms / 1000:g} s"
+        case MessageSent():
+            later = f", to begin {record.delay_ms / 1000:g} s later" if record.delay_ms else ""
+            return f"at {record.key}, {format_id(record.type_name, record.partition, record.invocation)}{later}"
+        case CallStarted():
+            return f"at {record.key}, {format_id(record.type_name, record.partition, record.invocation)}"
+        case CallCompleted():
+            return _reply_in_words(record.outcome)
+        case StepCompleted() | Accepted() | Completed() | Finished() | Released() | TimerFired():
             return ""
         case _:
             assert_never(record)
+
+
+def _reply_in_words(data: bytes) -> str:
+    try:
+        outcome = decode_outcome(data)
+    except Undecodable as error:
+        return error.message
+    match outcome:
+        case Succeeded() | Replayed():
+            return ""
+        case Rejected(failure=failure):
+            return in_words(failure)
+        case Refused():
+            return f"refused: {outcome.message}"
 
 
 def in_words(failure: Failure) -> str:

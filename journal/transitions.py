@@ -1,36 +1,49 @@
 """The state machine of an invocation: which record may follow which, and where an invocation stands after it.
 
-    (nothing) ── Accepted ──> queued ──┬── StepCompleted, StepFailed ──> running
+    (nothing) ── Accepted ──> queued ──┬── StepCompleted, StepFailed, MessageSent ──> running
                                        ├── StepAttemptFailed, AttemptFailed ──> waiting (for its next attempt)
+                                       ├── CallStarted ──> waiting ── CallCompleted ──> running
+                                       ├── TimerSet ──> waiting ── TimerFired ──> running
                                        ├── Paused ──> paused ── Resumed ──> queued
                                        └── Completed, Failed ──> completed, failed: final
+    (nothing) ── Accepted, Scheduled ──> scheduled ── Released ──> queued
     (nothing) ── Finished ──> completed, failed
 
-What leaves `queued` leaves `running` and `waiting` as well. Nothing here does I/O or knows of time: the owner asks
-before it writes, and a reader who replays the records gets the same answer.
+What leaves `queued` leaves `running` and `waiting` as well. A call or timer stays open over failed attempts and pauses:
+its end is taken in whenever it comes, and ends neither a pause nor the wait for an attempt. Nothing here does I/O or
+knows of time: the owner asks before it writes, and a reader who replays the records gets the same answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Final, NamedTuple, assert_never
+from typing import Final, NamedTuple, TypeAlias, assert_never
 
 from .errors import InternalError
 from .outcomes import Failure
 from .records import (
     Accepted,
     AttemptFailed,
+    CallCompleted,
+    CallStarted,
     Completed,
     Failed,
     Finished,
+    MessageSent,
     Paused,
     Record,
+    Released,
     Resumed,
+    Scheduled,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
+    TimerFired,
+    TimerSet,
 )
+
+_Turn: TypeAlias = AttemptFailed | Paused | Completed | Failed | Scheduled | Resumed | Released | Accepted | Finished
 
 
 class Status(StrEnum):
@@ -64,12 +77,14 @@ class Standing(NamedTuple):
     Args:
         status: In the words that users see.
         records: How many records there are.
-        steps: How many steps are settled, which is the index of the next one.
+        steps: How many commands are settled, steps and the others, which is the index of the next one.
         attempts: Failed attempts of the handler since acceptance or the last resumption.
         step_attempts: Failed attempts of the step with index `steps`, likewise.
         retry_after_ms: The pause before the next attempt, while one is waited for.
         paused: The record that parked it, while it is parked.
         error: The last error of the handler or of a step.
+        waiting: The call or the timer whose end is not recorded yet.
+        delay_ms: How long it was to wait before it enters its lane, while it does.
     """
 
     status: Status
@@ -80,6 +95,8 @@ class Standing(NamedTuple):
     retry_after_ms: int | None = None
     paused: Paused | None = None
     error: Failure | None = None
+    waiting: CallStarted | TimerSet | None = None
+    delay_ms: int | None = None
 
     @property
     def is_terminal(self) -> bool:
@@ -101,13 +118,26 @@ def advance(standing: Standing | None, record: Record) -> Standing:
         return _begin(record)
     if standing.status in TERMINAL:
         raise _illegal(standing, record, "a terminal status is final")
+    if standing.status is Status.SCHEDULED:
+        return _release(standing, record)
+    if isinstance(record, CallCompleted | TimerFired):
+        return _end_wait(standing, record)
     if standing.status is Status.PAUSED:
         return _resume(standing, record)
     match record:
-        case StepCompleted() | StepFailed():
-            return _settle_step(standing, record)
+        case StepCompleted() | StepFailed() | MessageSent():
+            return _settle(standing, record)
         case StepAttemptFailed():
             return _retry_step(standing, record)
+        case CallStarted() | TimerSet():
+            return _wait(standing, record)
+        case _:
+            return _turn(standing, record)
+
+
+def _turn(standing: Standing, record: _Turn) -> Standing:
+    """Return where an invocation stands after a record that is about all of it, and no command of its handler."""
+    match record:
         case AttemptFailed():
             return _retry(standing, record)
         case Paused():
@@ -116,8 +146,12 @@ def advance(standing: Standing | None, record: Record) -> Standing:
             return _end(standing, Status.COMPLETED, standing.error)
         case Failed():
             return _end(standing, Status.FAILED, record.error)
+        case Scheduled():
+            return _schedule(standing, record)
         case Resumed():
             raise _illegal(standing, record, "it is not paused")
+        case Released():
+            raise _illegal(standing, record, "it is not scheduled")
         case Accepted() | Finished():
             raise _illegal(standing, record, "it was accepted already")
         case _:
@@ -153,9 +187,55 @@ def _begin(record: Record) -> Standing:
             raise _illegal(None, record, "the first record accepts the invocation")
 
 
-def _settle_step(standing: Standing, record: StepCompleted | StepFailed) -> Standing:
+def _schedule(standing: Standing, record: Scheduled) -> Standing:
+    if standing != Standing(Status.QUEUED, records=1):
+        raise _illegal(standing, record, "only what was accepted just now can be scheduled")
+    return Standing(Status.SCHEDULED, records=2, delay_ms=record.delay_ms)
+
+
+def _release(standing: Standing, record: Record) -> Standing:
+    if not isinstance(record, Released):
+        raise _illegal(standing, record, "its time has not come")
+    return Standing(Status.QUEUED, records=standing.records + 1)
+
+
+def _check_next(
+    standing: Standing, record: StepCompleted | StepFailed | StepAttemptFailed | MessageSent | CallStarted | TimerSet
+) -> None:
     if record.index != standing.steps:
         raise _illegal(standing, record, f"step {standing.steps} is next, not {record.index}")
+    if standing.waiting is not None:
+        raise _illegal(standing, record, f"the end of {type(standing.waiting).__name__} is next")
+
+
+def _wait(standing: Standing, record: CallStarted | TimerSet) -> Standing:
+    _check_next(standing, record)
+    return Standing(
+        Status.WAITING,
+        records=standing.records + 1,
+        steps=standing.steps,
+        attempts=standing.attempts,
+        error=standing.error,
+        waiting=record,
+    )
+
+
+def _end_wait(standing: Standing, record: CallCompleted | TimerFired) -> Standing:
+    waited = CallStarted if isinstance(record, CallCompleted) else TimerSet
+    if not isinstance(standing.waiting, waited) or record.index != standing.steps:
+        raise _illegal(standing, record, "nothing of this kind and index is waited for")
+    goes_on = standing.status is Status.WAITING and standing.retry_after_ms is None
+    return standing._replace(
+        status=Status.RUNNING if goes_on else standing.status,
+        records=standing.records + 1,
+        steps=standing.steps + 1,
+        step_attempts=0,
+        waiting=None,
+    )
+
+
+def _settle(standing: Standing, record: StepCompleted | StepFailed | MessageSent) -> Standing:
+    _check_next(standing, record)
     return Standing(
         Status.RUNNING,
         records=standing.records + 1,
@@ -166,8 +246,7 @@ def _settle_step(standing: Standing, record: StepCompleted | StepFailed) -> Stan
 
 
 def _retry_step(standing: Standing, record: StepAttemptFailed) -> Standing:
-    if record.index != standing.steps:
-        raise _illegal(standing, record, f"step {standing.steps} is next, not {record.index}")
+    _check_next(standing, record)
     if record.attempt != standing.step_attempts + 1:
         raise _illegal(standing, record, f"attempt {standing.step_attempts + 1} is next, not {record.attempt}")
     return Standing(
@@ -192,6 +271,7 @@ def _retry(standing: Standing, record: AttemptFailed) -> Standing:
         step_attempts=standing.step_attempts,
         retry_after_ms=record.retry_after_ms,
         error=record.error,
+        waiting=standing.waiting,
     )
 
 
@@ -204,6 +284,7 @@ def _pause(standing: Standing, record: Paused) -> Standing:
         step_attempts=standing.step_attempts,
         paused=record,
         error=record.error or standing.error,
+        waiting=standing.waiting,
     )
 
 
@@ -211,7 +292,13 @@ def _resume(standing: Standing, record: Record) -> Standing:
     if not isinstance(record, Resumed):
         raise _illegal(standing, record, "only a resumption leaves a pause")
     # The retries are counted anew: whoever resumes says that another try is worth it.
-    return Standing(Status.QUEUED, records=standing.records + 1, steps=standing.steps, error=standing.error)
+    return Standing(
+        Status.QUEUED,
+        records=standing.records + 1,
+        steps=standing.steps,
+        error=standing.error,
+        waiting=standing.waiting,
+    )
 
 
 def _end(standing: Standing, status: Status, error: Failure | None) -> Standing:

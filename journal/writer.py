@@ -23,6 +23,7 @@ from .errors import Fenced, InternalError, StoreError, StoreFull, WrongKeyType
 from .keyspace import PartitionSpace
 from .library import FINISHING, Library
 from .link import Link, LinkLost
+from .numbering import Numbering, Posted
 from .observer import Observer
 from .refusals import why_unavailable
 from .replication import WAIT_MS, too_few, witness_words
@@ -150,6 +151,10 @@ class PartitionWriter:
         self.is_asking = False
         self.setbacks = 0
         self._rests = False
+        #: Gives messages their numbers as their batch is spelled.
+        self.numbering = Numbering(space)
+        #: Told of the messages of each batch once they are durable; must not raise.
+        self.on_posted: Callable[[list[Posted]], None] | None = None
         self._committer = committer
 
     def commit(self, commit: Commit) -> None:
@@ -186,7 +191,9 @@ class PartitionWriter:
         self.number += 1
         self.serial += 1
         built_on = self.unanswered[-1].serial if self.unanswered else self.applied_serial
-        batch = build_batch(function, self.space, self.tenure, self.number, self.serial, built_on, commits)
+        batch = build_batch(
+            function, self.space, self.tenure, self.number, self.serial, built_on, commits, self.numbering
+        )
         self.unanswered.append(batch)
         return [batch]
 
@@ -246,8 +253,12 @@ class PartitionWriter:
         self.unanswered.popleft()
         self.applied_number = batch.number
         self.applied_serial = batch.serial
+        if batch.counted:
+            self.numbering.applied(batch.counted)
         for commit in batch.commits:
             _tell(commit, now, None)
+        if batch.posted and self.on_posted is not None:
+            self.on_posted(batch.posted)
 
     def lose(self, error: BaseException) -> None:
         """End the tenure's writing: nothing that is not yet durable will be."""
@@ -273,6 +284,8 @@ class PartitionWriter:
         refused = {commit: None for commit in everything if commit in named or commit.lane in lanes}
         self.unanswered.clear()
         self.resending = False
+        # The messages of all that was not applied get other numbers with the batches that they go out in.
+        self.numbering.take_back()
         self.number = batch.number - 1
         self.queued = deque(commit for commit in everything if commit not in refused)
         reason = error if position is None else WrongKeyType(batch.key(position).decode(errors="replace"))
@@ -295,6 +308,7 @@ class PartitionWriter:
         self.unanswered = deque(kept)
         self.resending = bool(kept)
         self.number -= len(others)
+        self.numbering.take_back(batch.counted for batch in kept)
         self.queued = deque(staying)
         for commit in turned_away:
             _tell(commit, 0, StoreFull())

@@ -18,6 +18,7 @@ from uuid import UUID
 from typing_extensions import TypeForm
 
 from ..journal.key import Key
+from .messaging import BlockingMessaging, Messaging
 from .policies import RetryPolicy
 
 T = TypeVar("T")
@@ -124,8 +125,8 @@ class SharedContext(_Context):
         """
 
 
-class ObjectContext(_Exclusive, SharedContext):
-    """What an `async def` exclusive handler may do: it holds the lane, may write state and run steps."""
+class ObjectContext(_Exclusive, Messaging, SharedContext):
+    """What an `async def` exclusive handler may do: hold the lane, write state, run steps, and ask other objects."""
 
     __slots__ = ()
 
@@ -223,7 +224,7 @@ class BlockingSharedContext(_Context):
         """The partition's time, in UTC; see `SharedContext.time`."""
 
 
-class BlockingObjectContext(_Exclusive, BlockingSharedContext):
+class BlockingObjectContext(_Exclusive, BlockingMessaging, BlockingSharedContext):
     """What a plain `def` exclusive handler may do: as `ObjectContext`, without await."""
 
     __slots__ = ()

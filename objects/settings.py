@@ -41,6 +41,9 @@ class Settings(BaseSettings):
         60.0, description="How far a loss may reach back from the restart of a server without fsync, and ahead."
     )
     drain_limit_seconds: Seconds = Field(30.0, description="How long a stopping worker waits for running work.")
+    waiting_residency_seconds: Seconds = Field(
+        30.0, description="How long a handler that waits stays in memory; after that it is replayed."
+    )
     stuck_after_seconds: Seconds = Field(
         30.0, description="After so long without a turn of the event loop the lease goes."
     )

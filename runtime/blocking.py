@@ -117,11 +117,24 @@ class BlockingClient:
 
     @overload
     def send(
-        self, handler: Handler[NoInput, Output], key: Key | str, /, *, idempotency_key: str | None = None
+        self,
+        handler: Handler[NoInput, Output],
+        key: Key | str,
+        /,
+        *,
+        idempotency_key: str | None = None,
+        delay: Timeout = None,
     ) -> BlockingHandle[Output]: ...
     @overload
     def send(
-        self, handler: Handler[Input, Output], key: Key | str, argument: Input, /, *, idempotency_key: str | None = None
+        self,
+        handler: Handler[Input, Output],
+        key: Key | str,
+        argument: Input,
+        /,
+        *,
+        idempotency_key: str | None = None,
+        delay: Timeout = None,
     ) -> BlockingHandle[Output]: ...
     @overload
     def send(
@@ -133,12 +146,19 @@ class BlockingClient:
         /,
         *,
         idempotency_key: str | None = None,
+        delay: Timeout = None,
     ) -> BlockingHandle[Any]: ...
     def send(
-        self, target: Any, key: Key | str, /, *rest: Any, idempotency_key: str | None = None
+        self,
+        target: Any,
+        key: Key | str,
+        /,
+        *rest: Any,
+        idempotency_key: str | None = None,
+        delay: Timeout = None,
     ) -> BlockingHandle[Any]:
         """Have a handler run and return once the request is durable; as `Client.send`."""
-        handle = self._run(lambda client: client.send(target, key, *rest, idempotency_key=idempotency_key))
+        handle = self._run(lambda client: client.send(target, key, *rest, idempotency_key=idempotency_key, delay=delay))
         return BlockingHandle(self._run, handle)
 
     @overload

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     import logging
     import random
     import uuid
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from ..journal.key import Key
+    from ..objects.messaging import Sent
     from .context import ExclusiveContext, ReadingContext
 
 
@@ -92,3 +93,15 @@ class BlockingExclusiveContext(BlockingReadingContext, BlockingObjectContext):
     def run(self, name: str, action: Any, /, *arguments: Any, **options: Any) -> Any:
         """Run a step, or return its recorded result."""
         return anyio.from_thread.run(partial(self._exclusive.run, name, action, *arguments, **options))
+
+    def call(self, target: Any, key: Key | str, /, *rest: Any) -> Any:
+        """Call another object, or return what it answered in the recorded run."""
+        return anyio.from_thread.run(self._exclusive.call, target, key, *rest)
+
+    def send(self, target: Any, key: Key | str, /, *rest: Any, delay: timedelta | float | None = None) -> Sent:
+        """Send a message to an object, unless the recorded run has sent it."""
+        return anyio.from_thread.run(partial(self._exclusive.send, target, key, *rest, delay=delay))
+
+    def sleep(self, duration: timedelta | float, /) -> None:
+        """Wait for a while, counted from when the recorded run began to."""
+        anyio.from_thread.run(self._exclusive.sleep, duration)

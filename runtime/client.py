@@ -31,7 +31,7 @@ from ..objects.types import Boundary, boundary_of
 from .answers import Answers, Ended
 from .door import DoorClosed, LocalDoor, LocalRoutes
 from .handle import Handle, Timeout, seconds_of, value_of
-from .orders import Order, order_of
+from .orders import Order, milliseconds, order_of
 from .places import Places
 from .remote import Patience, Remote
 from .sizing import partitions_for
@@ -203,11 +203,24 @@ class Client:
 
     @overload
     async def send(
-        self, handler: Handler[NoInput, Output], key: Key | str, /, *, idempotency_key: str | None = None
+        self,
+        handler: Handler[NoInput, Output],
+        key: Key | str,
+        /,
+        *,
+        idempotency_key: str | None = None,
+        delay: Timeout = None,
     ) -> Handle[Output]: ...
     @overload
     async def send(
-        self, handler: Handler[Input, Output], key: Key | str, argument: Input, /, *, idempotency_key: str | None = None
+        self,
+        handler: Handler[Input, Output],
+        key: Key | str,
+        argument: Input,
+        /,
+        *,
+        idempotency_key: str | None = None,
+        delay: Timeout = None,
     ) -> Handle[Output]: ...
     @overload
     async def send(
@@ -219,9 +232,25 @@ class Client:
         /,
         *,
         idempotency_key: str | None = None,
+        delay: Timeout = None,
     ) -> Handle[Any]: ...
-    async def send(self, target: Any, key: Key | str, /, *rest: Any, idempotency_key: str | None = None) -> Handle[Any]:
+    async def send(
+        self,
+        target: Any,
+        key: Key | str,
+        /,
+        *rest: Any,
+        idempotency_key: str | None = None,
+        delay: Timeout = None,
+    ) -> Handle[Any]:
         """Have a handler run and don't wait for it; also while no worker is up.
+
+        Args:
+            target: The handler; or the name of the object type, with the handler's name behind the key.
+            key: The object, as `Key` or `tenant/key`.
+            rest: The argument, for a handler that takes one.
+            idempotency_key: The same key and arguments get the first call's result instead of a second run.
+            delay: How long it waits, from when its owner takes it in, before it enters its lane.
 
         Returns:
             A handle, once the request is durable. What the owner says to it tells `Handle.accepted`.
@@ -231,9 +260,12 @@ class Client:
             StoreError: The store was away for too long, or refused.
         """
         order = self._order(target, key, rest, idempotency_key)
+        delay_ms = milliseconds(delay, "delay")
+        if delay_ms and order.shared:
+            raise CallError(f"{target} is shared: it leaves no history, so it can't be asked for later")
         space = await self._space(order)
         self.store.memory_of(space).check()
-        request = order.request(RequestKind.SEND, new_invocation_id(), idempotency_key, self._id)
+        request = order.request(RequestKind.SEND, new_invocation_id(), idempotency_key, self._id, delay_ms=delay_ms)
         entry = await self.remote.put(space, request, Patience(None))
         invocation = InvocationId(space.type_name, space.number, request.invocation)
         return Handle(self, invocation, order.output, entry)

@@ -7,26 +7,31 @@ import logging
 import random
 import uuid
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..journal import codec
 from ..journal.errors import Fenced, InvalidOutput, Suspended
-from ..journal.records import Record, StepAttemptFailed, StepCompleted, StepFailed
+from ..journal.records import CallCompleted, Command, Record, TimerFired
 from ..objects.context import ObjectContext, SharedContext
 from ..objects.types import boundary_of
 from .log import InvocationLog
+from .orders import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
+    from collections.abc import Callable, Coroutine, Mapping
+    from datetime import datetime, timedelta
 
     from ..journal.key import Key
+    from ..objects.messaging import Sent
     from .invocation import Invocation
     from .lane import Lane
+    from .messages import Messages
     from .steps import Steps
 
-#: The records that settle a step; the others tell only how often it was tried.
-Settled = StepCompleted | StepFailed
+Result = TypeVar("Result")
+
+#: What only exclusive handlers have, for those who look for it in a shared one.
+_EXCLUSIVE_ONLY = frozenset({"attempt", "call", "clear", "clear_all", "run", "send", "set", "sleep"})
 
 
 class ForeignTask(RuntimeError):
@@ -67,6 +72,16 @@ class InterruptedStep(RuntimeError):
         )
 
 
+class InterruptedWait(RuntimeError):
+    """The handler went on after a wait had been cancelled under it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"ctx.{what} was cancelled by a timeout or cancel scope around it, which a replay could not tell again: "
+            "let it end, and bound the work where it is done"
+        )
+
+
 class ReadingContext(SharedContext):
     """What a shared handler gets: durable values, and nothing to write with."""
 
@@ -86,6 +101,15 @@ class ReadingContext(SharedContext):
         self._key = key
         self._values = values
         self._invocation_id = invocation_id
+
+    def __getattr__(self, name: str) -> Any:
+        """Say of what a shared handler lacks where it is to be had."""
+        if name in _EXCLUSIVE_ONLY:
+            raise AttributeError(
+                f"ctx.{name} does not exist in a shared handler: it reads what is durable and leaves no history; "
+                "declare the handler with @….handler instead, or call one that is"
+            )
+        raise AttributeError(name)
 
     @property
     def key(self) -> Key:
@@ -139,6 +163,8 @@ class ExclusiveContext(ObjectContext):
         lane: The lane that the invocation holds.
         invocation: The invocation.
         steps: Runs what `ctx.run` is given.
+        messages: Does what asks other objects and the clock.
+        task: The handler's task; None for one that runs in a thread.
     """
 
     __slots__ = (
@@ -148,6 +174,7 @@ class ExclusiveContext(ObjectContext):
         "_is_closed",
         "_lane",
         "_log",
+        "_messages",
         "_notes",
         "_random",
         "_reads",
@@ -157,13 +184,17 @@ class ExclusiveContext(ObjectContext):
         "_task",
         "index",
         "interrupted_by",
+        "recorded_error",
         "writes",
     )
 
-    def __init__(self, lane: Lane, invocation: Invocation, steps: Steps, task: asyncio.Task[Any] | None) -> None:
+    def __init__(
+        self, lane: Lane, invocation: Invocation, steps: Steps, messages: Messages, task: asyncio.Task[Any] | None
+    ) -> None:
         self._lane = lane
         self._invocation = invocation
         self._steps = steps
+        self._messages = messages
         self._task = task
         self._generation = lane.generation
         self._reads: dict[str, bytes | None] = {}
@@ -173,7 +204,9 @@ class ExclusiveContext(ObjectContext):
         self._ended_by: BaseException | None = None
         self._is_closed = False
         self._step: str | None = None
-        self.interrupted_by: InterruptedStep | None = None
+        self.interrupted_by: InterruptedStep | InterruptedWait | None = None
+        #: The error that a recorded outcome of a call has raised last: no further attempt can end otherwise.
+        self.recorded_error: BaseException | None = None
         self.index = 0
         self.writes: dict[str, bytes | None] = {}
 
@@ -325,6 +358,38 @@ class ExclusiveContext(ObjectContext):
             self._step = None
         return result
 
+    async def call(self, target: Any, key: Key | str, /, *rest: Any) -> Any:
+        """Call another object, or return what it answered in the recorded run."""
+        self._check_command("call")
+        order = self._messages.order(target, key, rest)
+        return await self._uninterrupted("call", self._messages.call(self, self._lane, self._invocation, order))
+
+    async def send(self, target: Any, key: Key | str, /, *rest: Any, delay: timedelta | float | None = None) -> Sent:
+        """Send a message to an object, unless the recorded run has sent it."""
+        self._check_command("send")
+        order = self._messages.order(target, key, rest)
+        delay_ms = milliseconds(delay, "delay")
+        sending = self._messages.send(self, self._lane, self._invocation, order, delay_ms)
+        return await self._uninterrupted("send", sending)
+
+    async def sleep(self, duration: timedelta | float, /) -> None:
+        """Wait for a while, counted from when the recorded run began to."""
+        self._check_command("sleep")
+        delay_ms = milliseconds(duration, "the duration")
+        await self._uninterrupted("sleep", self._messages.sleep(self, self._lane, self._invocation, delay_ms))
+
+    async def _uninterrupted(self, what: str, doing: Coroutine[Any, Any, Result]) -> Result:
+        try:
+            return await doing
+        except asyncio.CancelledError:
+            self.interrupted_by = InterruptedWait(what)
+            raise
+
+    def _check_command(self, call: str) -> None:
+        self._check_task(call)
+        if self._step is not None:
+            raise NestedStep(f"ctx.{call}", self._step)
+
     def _check_task(self, call: str) -> None:
         if self._is_closed:
             raise ContextClosed(call)
@@ -355,6 +420,12 @@ class ExclusiveContext(ObjectContext):
         recorded = self._recorded
         return recorded[0] if recorded else None
 
+    def take_index(self) -> int:
+        """Return the index of the command that is made now."""
+        index = self.index
+        self.index = index + 1
+        return index
+
     def pass_recorded(self) -> None:
         """Go past the next record: what was read and written up to it is durable."""
         assert self._recorded is not None
@@ -377,29 +448,18 @@ def _form_of(value: object) -> Any:
     return Any if isinstance(value, dict | list | tuple | set | frozenset) else type(value)
 
 
-def steps_of(records: list[Record]) -> list[Record]:
+def commands_of(records: list[Record]) -> list[Record]:
     """Return the records that a replay walks through."""
-    kept: list[Record] = []
-    for record in records:
-        match record:
-            case StepCompleted() | StepFailed() | StepAttemptFailed():
-                kept.append(record)
-            case _:
-                continue
-    return kept
+    return [record for record in records if isinstance(record, Command)]
 
 
 def _context_of(record: Record) -> Mapping[str, bytes | None]:
-    match record:
-        case StepCompleted() | StepFailed() | StepAttemptFailed():
-            return record.reads
-        case _:
-            return {}
+    if isinstance(record, Command) and not isinstance(record, CallCompleted | TimerFired):
+        return record.reads
+    return {}
 
 
 def _notes_of(record: Record) -> tuple[bytes, ...]:
-    match record:
-        case StepCompleted() | StepFailed() | StepAttemptFailed():
-            return record.notes
-        case _:
-            return ()
+    if isinstance(record, Command) and not isinstance(record, CallCompleted | TimerFired):
+        return record.notes
+    return ()

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 
 from ..journal import codec, operations
 from ..journal.batch import Commit, CommitDone, Operation
-from ..journal.errors import Fenced, KeylaneError, StepFailed, TerminalError, code_of, fields_of
+from ..journal.errors import (
+    Deadlock,
+    Fenced,
+    InvocationFailed,
+    KeylaneError,
+    StepFailed,
+    TerminalError,
+    code_of,
+    fields_of,
+)
+from ..journal.messages import Caller, Reply, reply_id
 from ..journal.operations import Delta, StateChange
 from ..journal.outcomes import (
     Failure,
@@ -32,6 +42,7 @@ from ..journal.records import (
     Record,
     Resumed,
 )
+from ..journal.requests import Request, RequestKind
 from ..journal.transitions import advance
 from .invocation import Hold, Invocation
 from .lane import Lane
@@ -85,7 +96,9 @@ def _details(error: BaseException) -> object:
     match error:
         case StepFailed():
             return {"name": error.name, "attempts": error.attempts, "error": error.error}
-        case TerminalError():
+        case Deadlock():
+            return {"path": list(error.path)}
+        case TerminalError() | InvocationFailed():
             return error.details
         case KeylaneError():
             return fields_of(error)
@@ -95,7 +108,7 @@ def _details(error: BaseException) -> object:
 
 def _code(error: BaseException) -> str:
     match error:
-        case TerminalError():
+        case TerminalError() | InvocationFailed():
             return error.code
         case KeylaneError():
             return code_of(error)
@@ -147,10 +160,11 @@ def acceptance(lane: Lane, invocation: Invocation) -> list[Operation]:
         invocation.payload,
         None if claim is None else claim.digest,
         invocation.client,
+        invocation.caller,
     )
     record(invocation, fact)
     writes = operations.accept(lane.partition.space, fact)
-    writes.extend(_claim_writes(lane.partition, invocation, "?"))
+    writes.extend(claim_writes(lane.partition, invocation, "?"))
     if invocation.entry is not None:
         writes.append(operations.settle_entry(invocation.entry))
     if invocation.client is not None:
@@ -162,6 +176,7 @@ def accept_in_order(lane: Lane, last: Invocation) -> None:
     """Take in everything of a lane up to an invocation, in the order of the lane, which is the order of intake."""
     writes: list[Operation] = []
     taken: list[Invocation] = []
+    head = lane.queue[0]
     for invocation in lane.queue:
         if not invocation.ended and not invocation.accepted and invocation.hold is not Hold.RECALLING:
             writes.extend(acceptance(lane, invocation))
@@ -169,6 +184,9 @@ def accept_in_order(lane: Lane, last: Invocation) -> None:
         if invocation is last:
             break
     if writes:
+        if head.standing is not None and head.standing.waiting is not None and head.hold is not Hold.RETRYING:
+            # What came in behind a head that waits can't run either: whoever takes over need not read the lane.
+            writes.append(operations.stand_still(lane.key_text))
         lane.accept(writes, taken, partial(_accepted, taken))
 
 
@@ -177,10 +195,10 @@ def _accepted(taken: list[Invocation], now_ms: int, error: BaseException | None)
     if error is None:
         return
     for invocation in taken:
-        _take_out(invocation)
+        take_out(invocation)
 
 
-def _take_out(invocation: Invocation) -> None:
+def take_out(invocation: Invocation) -> None:
     """Take back that an invocation was taken in: the store has refused it."""
     invocation.accepted = False
     invocation.standing = None
@@ -193,11 +211,11 @@ async def _write(lane: Lane, invocation: Invocation, writes: list[Operation], *,
         await lane.write(writes, takes_in=not was_accepted)
     except Exception:
         if not was_accepted:
-            _take_out(invocation)
+            take_out(invocation)
         raise
 
 
-def _claim_writes(partition: Partition, invocation: Invocation, mark: OutcomeMark) -> list[Operation]:
+def claim_writes(partition: Partition, invocation: Invocation, mark: OutcomeMark) -> list[Operation]:
     claim = invocation.idempotency
     if claim is None:
         return []
@@ -238,11 +256,13 @@ def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, de
     encoded = encode_outcome(outcome)
     writes.append(operations.result(partition.space, raw_id, encoded, partition.result_retention_ms))
     if claim is not None:
-        writes.extend(_claim_writes(partition, invocation, mark))
+        writes.extend(claim_writes(partition, invocation, mark))
     if is_short and invocation.entry is not None:
         writes.append(operations.settle_entry(invocation.entry))
     if invocation.client is not None:
         writes.append(operations.announce(invocation.client, raw_id, encoded))
+    if invocation.caller is not None:
+        writes.append(reply(partition, invocation.caller, raw_id, encoded))
     if state is not None:
         writes.extend(lane.history_trim(state))
     lane.queue.pop(0)
@@ -315,10 +335,24 @@ def skips(virtual_object: VirtualObject) -> bool:
     return virtual_object.on_paused == "skip"
 
 
-def refuse(partition: Partition, raw_id: bytes, entry: bytes | None, client: bytes | None, error: KeylaneError) -> None:
+def reply(partition: Partition, caller: Caller, raw_id: bytes, outcome: bytes) -> Operation:
+    """Return what sends the outcome of a called invocation to its caller, by way of this partition's outbox."""
+    payload = Reply(caller.invocation, caller.index, outcome).encode()
+    message = Request(RequestKind.REPLY, reply_id(raw_id), "", caller.key, payload)
+    return operations.post(partition.space, f"{caller.type_name}.{caller.partition}", message.encode())
+
+
+def refuse(
+    partition: Partition,
+    raw_id: bytes,
+    entry: bytes | None,
+    client: bytes | None,
+    error: KeylaneError,
+    caller: Caller | None = None,
+) -> None:
     """Write down that a request from the inbox was not taken in, and why."""
     outcome = encode_outcome(Refused(code_of(error), error.message, codec.pack(fields_of(error))))
-    answer(partition, raw_id, entry, client, outcome)
+    answer(partition, raw_id, entry, client, outcome, caller=caller)
 
 
 def answer(
@@ -331,8 +365,12 @@ def answer(
     *,
     lane: Lane | None = None,
     about: bytes | None = None,
+    caller: Caller | None = None,
 ) -> None:
-    """Write the outcome of a request that leaves no history; with a lane, of one built on what goes before."""
+    """Write the outcome of a request that leaves no history, and tell whoever waits for it.
+
+    With a lane, it is of one that is built on what goes before.
+    """
     # While memory is full nothing that could do without is left behind for long.
     kept_ms = FULL_RETENTION_MS if partition.memory.is_full else partition.result_retention_ms
     writes = [operations.result(partition.space, raw_id, outcome, kept_ms)]
@@ -341,6 +379,8 @@ def answer(
         partition.remember(raw_id)
     if client is not None:
         writes.append(operations.announce(client, raw_id, outcome))
+    if caller is not None:
+        writes.append(reply(partition, caller, raw_id, outcome))
     partition.writer.commit(Commit(writes, done, lane, about=about))
 
 

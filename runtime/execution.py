@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..objects.handler import Handler
     from ..objects.policies import RetryPolicy
     from ..objects.settings import Settings
+    from .messages import Messages
     from .slots import Slots
     from .steps import Steps
     from .timers import Timers
@@ -64,6 +65,7 @@ class Execution:
         self._limiter = limiter
         self._random = random.Random()  # noqa: S311
         self.steps: Steps
+        self.messages: Messages
         self.slots: Slots[Lane]
 
     async def turn(self, lane: Lane) -> None:
@@ -114,7 +116,7 @@ class Execution:
 
     async def _run(self, lane: Lane, invocation: Invocation) -> None:
         task = None if invocation.handler.is_blocking else asyncio.current_task()
-        ctx = ExclusiveContext(lane, invocation, self.steps, task)
+        ctx = ExclusiveContext(lane, invocation, self.steps, self.messages, task)
         try:
             arguments = _arguments(invocation)
         except InvalidInput as error:
@@ -128,7 +130,11 @@ class Execution:
             if ctx.ended_by is None and self._is_not_its_own(error):
                 raise
             await self.slots.absorb_cancel()
-            await self._failed(lane, invocation, ctx, error)
+            if error is ctx.recorded_error and ctx.ended_by is None:
+                # What another object answered is recorded: no further attempt could get another answer.
+                self._end(lane, invocation, ctx, Rejected(failure_of(error)))
+            else:
+                await self._failed(lane, invocation, ctx, error)
         else:
             self._end(lane, invocation, ctx, Succeeded(packed))
         finally:
@@ -177,7 +183,7 @@ class Execution:
         lane.queue.pop(0)
         invocation.ended = True
         if invocation.entry is not None:
-            refuse(lane.partition, invocation.raw_id, invocation.entry, invocation.client, error)
+            refuse(lane.partition, invocation.raw_id, invocation.entry, invocation.client, error, invocation.caller)
         lane.partition.ended(invocation, error)
 
     def _unwound(self, lane: Lane, invocation: Invocation) -> None:

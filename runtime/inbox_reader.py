@@ -13,6 +13,7 @@ from ..journal.inbox import START, comparable, read_after
 from ..journal.lane_reading import ask
 from ..journal.requests import Request
 from ..journal.store import store_error
+from .loading import IN_HAND_MAX
 from .partition import Partition, Phase
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("keylane.inbox")
 
 ENTRIES_PER_READ = 256
-#: A partition with so many calls in hand reads no more until some have ended.
-IN_HAND_MAX = 4096
 TRY_AGAIN_SECONDS = 0.2
 _TAKING = (Phase.OPENING, Phase.OPEN)
 

@@ -21,14 +21,18 @@ from ..journal.errors import (
     StoreFull,
     UnknownHandler,
 )
+from ..journal.key import Key
+from ..journal.messages import Held, closes
 from ..journal.outcomes import Outcome, Succeeded, encode_outcome
 from ..journal.records import PauseReason
-from ..journal.requests import Request, RequestKind, ResumeOrder
+from ..journal.requests import MESSAGES, Request, RequestKind, ResumeOrder
 from .claims import Claims
 from .door import DoorClosed
 from .endings import accept_in_order, answer, refuse, resumption
 from .invocation import Hold, Invocation
+from .messages import deadlock
 from .partition import OwnershipLost, Phase
+from .scheduling import schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,9 +40,12 @@ if TYPE_CHECKING:
     from ..objects.handler import Handler
     from .lane import Lane
     from .partition import Partition
+    from .waits import Waits
 
 logger = logging.getLogger("keylane.intake")
 
+#: What stays where it is in the inbox while the store's memory is full.
+_WAITING_FOR_ROOM = frozenset({RequestKind.SEND, RequestKind.OBJECT_CALL, RequestKind.OBJECT_SEND})
 #: An acceptance is committed by itself when the invocation has not ended after this long.
 ACCEPT_AFTER_SECONDS = 0.05
 #: What a caller is told to wait for when a lane's backlog is full.
@@ -68,6 +75,7 @@ class Intake:
         self._serve_read = serve_read
         self._repair = repair
         self._calls_max = calls_max
+        self.waits: Waits
         self._unaccepted: deque[Invocation] = deque()
         self._claims = Claims()
 
@@ -85,12 +93,23 @@ class Intake:
         try:
             self._take_request(partition, entry, request)
         except KeylaneError as error:
-            refuse(partition, request.invocation, entry, request.client, error)
+            self._refuse(partition, entry, request, error)
         except Exception:
             # One request that we stumble over must not keep the others, here and after each restart.
             logger.exception("%s: a request can't be taken in", partition.invocation_id(request.invocation))
             error = InternalError("the runtime failed on this request; see its log")
-            refuse(partition, request.invocation, entry, request.client, error)
+            self._refuse(partition, entry, request, error)
+
+    @staticmethod
+    def _refuse(partition: Partition, entry: bytes, request: Request, error: KeylaneError) -> None:
+        refuse(partition, request.invocation, entry, request.client, error, request.caller)
+        if request.kind is RequestKind.OBJECT_SEND:
+            # Nobody waits for it, so somebody has to be told.
+            logger.error(
+                "%s: a message of another object to %s at %s was refused: %s; %s has to look into it",
+                partition.invocation_id(request.invocation), request.handler, request.key, error.message,
+                partition.virtual_object.owner,
+            )  # fmt: skip
 
     def take_ahead(self, partition: Partition, entry: bytes, data: bytes) -> bool:
         """Deal with an inbox entry that need not wait for room in the store, and return whether it was one.
@@ -104,7 +123,7 @@ class Intake:
             return False
         handler = partition.virtual_object.handlers.get(request.handler)
         is_read = handler is not None and handler.kind == "shared"
-        if request.kind is RequestKind.SEND and not is_read:
+        if request.kind in _WAITING_FOR_ROOM and not is_read:
             return False
         if request.kind is RequestKind.CALL and not is_read and not partition.is_known(request.invocation):
             error = StoreFull(partition.memory.why)
@@ -125,15 +144,42 @@ class Intake:
         if request.kind is RequestKind.REPAIR:
             self._repair(partition, request, entry)
             return
-        handler = find_handler(partition, request.handler)
+        if request.kind is RequestKind.REPLY:
+            self.waits.take_reply(partition, entry, request)
+            return
+        handler = find_handler(partition, request.handler, is_inside=request.kind.is_message)
         self._check_size(partition, request.payload)
         if handler.kind == "shared":
+            if request.delay_ms:
+                raise CallError(f"{handler} is shared: it leaves no history, so it can't be asked for later")
             self._serve_read(partition, handler, request, entry)
             return
+        caller = request.caller
+        if caller is not None and closes(caller.path, partition.space.type_name, request.key):
+            raise deadlock(caller.path, Held(partition.space.type_name, request.key, handler.name))
         invocation = Invocation(request.invocation, handler, request.payload)
         invocation.entry = entry
         invocation.client = request.client
-        self._enter(partition, request.key, invocation, request.basis, request.idempotency_key)
+        invocation.caller = caller
+        if request.delay_ms:
+            self._take_later(partition, request, invocation)
+        else:
+            self._enter(partition, request.key, invocation, request.basis, request.idempotency_key, request.kind)
+
+    def _take_later(self, partition: Partition, request: Request, invocation: Invocation) -> None:
+        """Take in what is to begin later, once it is known that its idempotency key is new."""
+        key_text = str(Key.parse(request.key))
+        put = partial(schedule, partition, key_text, invocation, request.delay_ms)
+        if request.idempotency_key is not None:
+            lane = invocation.lane = partition.lane(key_text)
+            self._claims.claim(lane, invocation, request.basis, request.idempotency_key)
+            if invocation.ended:
+                return
+            if invocation.hold is Hold.RECALLING:
+                partition.open[invocation.raw_id] = invocation
+                invocation.on_recalled.append(partial(_unless_ended, invocation, put))
+                return
+        put()
 
     def take_call(
         self,
@@ -170,11 +216,13 @@ class Intake:
         invocation: Invocation,
         basis: bytes | None,
         idempotency_key: str | None,
+        kind: RequestKind = RequestKind.CALL,
     ) -> None:
         lane = invocation.lane = partition.lane(key_text)
-        if len(lane.queue) >= partition.backlog:
+        # A message of another object is taken in whatever is before it; a call of one is told, as its outcome.
+        if kind is not RequestKind.OBJECT_SEND and len(lane.queue) >= partition.backlog:
             raise Overloaded(BACKLOG_RETRY_SECONDS)
-        if partition.has_in_hand(self._calls_max) and partition.has_its_share(self._calls_max, lane.key.tenant):
+        if kind not in MESSAGES and partition.has_no_room(self._calls_max, lane.key.tenant):
             raise Overloaded(WORKER_RETRY_SECONDS, "this worker has as many calls in hand as it may")
         if idempotency_key is not None:
             self._claims.claim(lane, invocation, basis, idempotency_key)
@@ -295,8 +343,8 @@ class Intake:
         answer(partition, request.invocation, entry, request.client, _RESUMED)
 
 
-def find_handler(partition: Partition, name: str) -> Handler[Any, Any]:
-    """Return a hosted handler.
+def find_handler(partition: Partition, name: str, *, is_inside: bool = False) -> Handler[Any, Any]:
+    """Return a hosted handler; another object may ask for a private one too.
 
     Raises:
         UnknownHandler: The type has none of this name.
@@ -306,9 +354,14 @@ def find_handler(partition: Partition, name: str) -> Handler[Any, Any]:
     handler = virtual_object.handlers.get(name)
     if handler is None:
         raise UnknownHandler(virtual_object.name, name, tuple(virtual_object.handlers))
-    if handler.is_private:
+    if handler.is_private and not is_inside:
         raise CallError(f"{handler} is private: only other handlers may call it")
     return handler
+
+
+def _unless_ended(invocation: Invocation, put: Callable[[], None]) -> None:
+    if not invocation.ended:
+        put()
 
 
 def _tell(future: asyncio.Future[Outcome], outcome: Outcome | BaseException) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..journal.messages import Caller
 from ..journal.outcomes import Outcome
 from ..journal.records import Record
 
@@ -26,6 +27,7 @@ class Hold(Enum):
     RECALLING = auto()  # what is known of its idempotency key is being read
     RETRYING = auto()  # it is due later
     PAUSED = auto()  # somebody has to resume it
+    WAITING = auto()  # another object's reply, or its time, has to come
 
 
 @dataclass(slots=True)
@@ -52,7 +54,9 @@ class Invocation:
         "accepted",
         "arrived_at",
         "attempts",
+        "caller",
         "client",
+        "due_ms",
         "ended",
         "entry",
         "handler",
@@ -73,6 +77,9 @@ class Invocation:
         self.handler = handler
         self.payload = payload
         self.client: bytes | None = None
+        self.caller: Caller | None = None
+        #: When its sleep ends, in the partition's time.
+        self.due_ms = 0
         self.entry: bytes | None = None
         self.idempotency: IdempotencyClaim | None = None
         self.listeners: list[Listener] = []
@@ -89,8 +96,8 @@ class Invocation:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for its next attempt or for somebody."""
-        return self.hold is Hold.RETRYING or self.hold is Hold.PAUSED
+        """Whether it waits for its next attempt, for somebody, or for another object."""
+        return self.hold is not None and self.hold is not Hold.RECALLING
 
     def tell(self, outcome: Outcome | BaseException) -> None:
         """Hand the outcome to everybody who waits for it in this process."""

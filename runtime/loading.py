@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from ..journal import operations
@@ -14,14 +15,25 @@ from ..journal.history import first_arguments
 from ..journal.lane_reading import LaneContents, OpenInvocation, ask, read_invocations, read_lane
 from ..journal.outcomes import IdempotencyEntry
 from ..journal.recall import DAY_MS
-from ..journal.records import Accepted, Paused, PauseReason, Record
+from ..journal.records import (
+    Accepted,
+    Completed,
+    Failed,
+    Paused,
+    PauseReason,
+    Record,
+    Released,
+    Scheduled,
+    TimerSet,
+)
 from ..journal.snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words
 from ..journal.transitions import IllegalTransition, Standing, Status, replay
-from .context import steps_of
+from .context import commands_of
 from .endings import refuse, skips
 from .invocation import Hold, IdempotencyClaim, Invocation
 from .lane import Lane
 from .partition import FirstArguments, Partition, Phase
+from .scheduling import release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +45,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("keylane.worker")
 
 LOAD_AGAIN_SECONDS = 0.2
+#: How many invocations that fell due are looked for in one turn.
+FOUND_AT_ONCE = 128
+#: With so many invocations in hand, what is scheduled has to wait until some have ended.
+IN_HAND_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +149,7 @@ class Loading:
         lane.loading = False
         for invocation in lane.queue:
             if invocation.entry is not None and not invocation.accepted:
-                refuse(lane.partition, invocation.raw_id, invocation.entry, invocation.client, error)
+                refuse(lane.partition, invocation.raw_id, invocation.entry, invocation.client, error, invocation.caller)
         lane.partition.lane_failed(lane, error)
 
     def _install(self, lane: Lane, contents: LaneContents, extras: _Extras) -> None:
@@ -208,7 +224,16 @@ class Loading:
         return self._revive(lane, found, _Extras(waits, claims))
 
     def _revive(self, lane: Lane, found: OpenInvocation, extras: _Extras) -> Invocation:
-        """Bring an invocation back that an owner before had accepted."""
+        """Bring an invocation back that an owner before had accepted, and park it where this code can't run it."""
+        invocation = self._revived(lane, found, extras)
+        self._park_without_handler(lane, invocation, found.records[0] if found.records else None)
+        return invocation
+
+    def _park_without_handler(self, lane: Lane, invocation: Invocation, accepted: Record | None) -> None:
+        if invocation.hold is not Hold.PAUSED and cast("object", invocation.handler) is None:
+            self._park(lane, invocation, *_why_it_has_no_handler(accepted))
+
+    def _revived(self, lane: Lane, found: OpenInvocation, extras: _Extras) -> Invocation:
         partition = lane.partition
         accepted = found.records[0] if found.records else None
         is_readable = isinstance(accepted, Accepted)
@@ -217,14 +242,13 @@ class Loading:
         invocation.lane = lane
         invocation.accepted = True
         invocation.client = accepted.client if is_readable else None
+        invocation.caller = accepted.caller if is_readable else None
         partition.open[found.raw_id] = invocation
         self._refresh(lane, invocation, found, extras)
         claim = extras.claims.get(found.raw_id)
         if claim is not None:
             invocation.idempotency = claim
             partition.claims.setdefault(claim.digest, invocation)
-        if invocation.hold is not Hold.PAUSED and handler is None:
-            self._park(lane, invocation, *_why_it_has_no_handler(accepted))
         return invocation
 
     def _refresh(self, lane: Lane, invocation: Invocation, found: OpenInvocation, extras: _Extras) -> None:
@@ -236,7 +260,7 @@ class Loading:
             found = replace(found, undecodable=found.undecodable or str(error))
         invocation.accepted = True
         invocation.standing = standing
-        invocation.records = steps_of(found.records)
+        invocation.records = commands_of(found.records)
         invocation.attempts = 0 if standing is None else standing.attempts
         invocation.hold = None
         is_paused = found.is_parked or (standing is not None and standing.status is Status.PAUSED)
@@ -244,8 +268,29 @@ class Loading:
             self._park(lane, invocation, PauseReason.UNDECODABLE, found.undecodable)
         elif is_paused:
             invocation.hold = Hold.PAUSED
+            self._note_timer(invocation, found)
+        elif standing is not None and standing.waiting is not None and standing.retry_after_ms is None:
+            invocation.hold = Hold.WAITING
+            self._note_timer(invocation, found)
+            self._ask_for_timer(lane, invocation, extras)
         elif found.raw_id in extras.waits:
             self._wait(lane, invocation, extras.waits[found.raw_id])
+
+    @staticmethod
+    def _note_timer(invocation: Invocation, found: OpenInvocation) -> None:
+        waiting = None if invocation.standing is None else invocation.standing.waiting
+        if isinstance(waiting, TimerSet):
+            invocation.due_ms = found.timer_ms + waiting.delay_ms
+
+    def _ask_for_timer(self, lane: Lane, invocation: Invocation, extras: _Extras) -> None:
+        """Have the end of a sleep noticed, also where its due time has been lost."""
+        partition = lane.partition
+        if invocation.standing is None or not isinstance(invocation.standing.waiting, TimerSet):
+            return
+        left_ms = max(invocation.due_ms - partition.now_ms(), 0)
+        if invocation.raw_id not in extras.waits:
+            lane.commit([operations.schedule(invocation.raw_id, left_ms)])
+        self._timers.ask_in(partition, left_ms)
 
     def _wait(self, lane: Lane, invocation: Invocation, due_ms: int) -> None:
         partition = lane.partition
@@ -268,23 +313,51 @@ class Loading:
         lane.commit(writes)
         logger.warning("%s parked: %s", partition.invocation_id(invocation.raw_id), detail)
 
-    def find(self, partition: Partition, raw_id: bytes) -> None:
-        """Bring the lane of an invocation into memory that fell due; one that is nowhere is not due any more."""
-        self._errands.add(partial(self._find, partition, raw_id))
+    def find(self, partition: Partition, raw_ids: list[bytes]) -> None:
+        """Let invocations go on that fell due: bring their lanes into memory, or put scheduled ones into theirs.
 
-    async def _find(self, partition: Partition, raw_id: bytes) -> None:
-        if raw_id in partition.open or partition.phase is not Phase.OPEN:
-            return
+        One after the other, so that what was scheduled enters its lane in the order of the due times.
+        """
+        partition.finding.update((raw_id, None) for raw_id in raw_ids)
+        if not partition.is_finding:
+            partition.is_finding = True
+            self._errands.add(partial(self._find_all, partition))
+
+    async def _find_all(self, partition: Partition) -> None:
         try:
-            (found,) = await read_invocations(self._store, partition.space, [raw_id])
+            while partition.finding and partition.phase is Phase.OPEN:
+                ids = list(islice(partition.finding, FOUND_AT_ONCE))
+                found = await read_invocations(self._store, partition.space, ids)
+                scheduled = [each for each in found if _is_scheduled(each)]
+                extras = await self._extras(partition, LaneContents(ObjectState({}), scheduled))
+                for each in found:
+                    partition.finding.pop(each.raw_id, None)
+                    self._take_found(partition, each, extras)
         except StoreUnavailable:
-            # Its due time stays where it is, and the sweep asks again.
+            # The due times stay where they are, and the sweep asks again.
+            partition.finding.clear()
+        finally:
+            partition.is_finding = False
+
+    def _take_found(self, partition: Partition, found: OpenInvocation, extras: _Extras) -> None:
+        raw_id = found.raw_id
+        if raw_id in partition.open or partition.was_released(raw_id) or partition.phase is not Phase.OPEN:
             return
         accepted = found.records[0] if found.records else None
-        if isinstance(accepted, Accepted) and not replay(found.records).is_terminal:
+        if not isinstance(accepted, Accepted) or _has_ended(found):
+            # One that is nowhere is not due any more.
+            partition.forget_due(raw_id)
+        elif not _is_scheduled(found):
             partition.lane(accepted.key)
-            return
-        partition.forget_due(raw_id)
+        elif not partition.has_in_hand(IN_HAND_MAX):
+            self._release(partition, accepted, found, extras)
+
+    def _release(self, partition: Partition, accepted: Accepted, found: OpenInvocation, extras: _Extras) -> None:
+        lane = partition.lane(accepted.key)
+        extras = _Extras({}, extras.claims)
+        invocation = self._revived(lane, replace(found, records=[*found.records, Released()]), extras)
+        release(lane, accepted, invocation)
+        self._park_without_handler(lane, invocation, accepted)
 
     def find_arguments(
         self,
@@ -318,6 +391,14 @@ def is_over(found: OpenInvocation) -> bool:
         return not found.records or replay(found.records).is_terminal
     except IllegalTransition:
         return False
+
+
+def _is_scheduled(found: OpenInvocation) -> bool:
+    return len(found.records) > 1 and isinstance(found.records[-1], Scheduled)
+
+
+def _has_ended(found: OpenInvocation) -> bool:
+    return isinstance(found.records[-1], Completed | Failed)
 
 
 def _is_parked(found: OpenInvocation, key_text: str) -> bool:

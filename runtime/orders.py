@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from datetime import timedelta
 from typing import Any, Final
 
 from ..journal.errors import CallError, PayloadTooLarge
 from ..journal.key import Key
+from ..journal.messages import Caller
 from ..journal.requests import Request, RequestKind
 from ..objects.handler import Handler
 from ..objects.types import Boundary, boundary_of
 
 _BY_VALUE: Final = boundary_of(Any, where="argument")
+
+#: A hundred years: sums of such times stay exact in the store.
+LONGEST_SECONDS: Final = 100 * 366 * 86_400
 
 
 class Order:
@@ -40,7 +46,15 @@ class Order:
         return self.output is not None and not self.shared
 
     def request(
-        self, kind: RequestKind, raw_id: bytes, idempotency_key: str | None, client: bytes, *, again: bool = False
+        self,
+        kind: RequestKind,
+        raw_id: bytes,
+        idempotency_key: str | None,
+        client: bytes | None,
+        *,
+        again: bool = False,
+        delay_ms: int = 0,
+        caller: Caller | None = None,
     ) -> Request:
         """Return the request that an inbox takes."""
         return Request(
@@ -54,6 +68,8 @@ class Order:
             client,
             self.shared,
             again,
+            delay_ms,
+            caller,
         )
 
 
@@ -64,6 +80,7 @@ def order_of(
     *,
     idempotency_key: Any,
     payload_limit_bytes: int,
+    is_inside: bool = False,
 ) -> Order:
     """Check and pack what a caller wrote.
 
@@ -73,6 +90,7 @@ def order_of(
         rest: What stands behind the key: the argument, or the handler's name and the argument.
         idempotency_key: The caller's key, for which the owner will have to compare the argument with another one.
         payload_limit_bytes: How large an argument may be.
+        is_inside: Whether another handler calls, which may call private ones too.
 
     Raises:
         TypeError: There is an argument too many or too few, or the idempotency key is no text.
@@ -87,6 +105,8 @@ def order_of(
     if isinstance(target, str):
         order = _by_name(target, key_text, rest)
     else:
+        if target.is_private and not is_inside:
+            raise CallError(f"{target} is private: only other handlers may call it")
         order = _by_reference(target, key_text, rest, has_idempotency_key=idempotency_key is not None)
     payload = order.payload
     if payload is not None and len(payload) > payload_limit_bytes:
@@ -94,11 +114,23 @@ def order_of(
     return order
 
 
+def milliseconds(duration: timedelta | float | None, what: str) -> int:
+    """Return a duration in whole milliseconds, rounded up; None is none.
+
+    Raises:
+        ValueError: It is negative or no finite time.
+    """
+    if duration is None:
+        return 0
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if not 0 <= seconds <= LONGEST_SECONDS:
+        raise ValueError(f"{what} is {seconds} s: it has to be between 0 and {LONGEST_SECONDS:,} s")
+    return math.ceil(round(seconds * 1000, 6))
+
+
 def _by_reference(
     handler: Handler[Any, Any], key_text: str, rest: tuple[Any, ...], *, has_idempotency_key: bool
 ) -> Order:
-    if handler.is_private:
-        raise CallError(f"{handler} is private: only other handlers may call it")
     boundary = handler.input
     if len(rest) != (boundary is not None):
         wanted = "no argument" if boundary is None else "one argument"

@@ -75,8 +75,12 @@ class Host(Protocol):
         """Tell whoever sent a request that it comes to nothing."""
         ...
 
-    def find(self, partition: Partition, raw_id: bytes) -> None:
-        """Bring an invocation into memory that is known by its id alone."""
+    def find(self, partition: Partition, raw_ids: list[bytes]) -> None:
+        """Let invocations go on that fell due and are known by their ids alone, in this order."""
+        ...
+
+    def due_in(self, partition: Partition, delay_ms: int) -> None:
+        """Ask in a while what is due."""
         ...
 
     def find_arguments(
@@ -139,11 +143,15 @@ class Partition:
         self.waiting: dict[bytes, Callable[[], None]] = {}
         self.sleepers: dict[bytes, asyncio.Future[None]] = {}
         self.memory = store.memory_of(space)
+        #: The history that the numbers of its messages belong to.
         self.history = ""
         self.server = self.writer.server
         self.doubt: DoubtSpan | None = None
         #: What was known of it when the tenure ended, to compare with what the store has.
         self.remembered: Remembered | None = None
+        #: What fell due and is looked for, in order of the due times.
+        self.finding: dict[bytes, None] = {}
+        self.is_finding = False
         self.cursor = START
         #: The last of the entries that were left in the inbox, or put back, for want of memory: nothing may pass them.
         self.behind: bytes | None = None
@@ -157,6 +165,7 @@ class Partition:
         self.tombstone_retention_ms = settings.tombstone_retention_days * 86_400_000
         self.backlog = virtual_object.backlog or settings.backlog_per_key
         self._ended: dict[bytes, float] = {}
+        self._released: dict[bytes, float] = {}
         #: Lanes that had open work when the tenure began, or could not be read since with some in them.
         self.runnable: set[str] = set()
         self._unread: dict[str, float] = {}
@@ -240,15 +249,28 @@ class Partition:
         """Return whether a request with this id is or was in our hands a moment ago."""
         return raw_id in self.open or raw_id in self._ended or raw_id in self.serving
 
+    def note_released(self, raw_id: bytes) -> None:
+        """Remember for a while that a scheduled invocation has entered its lane: it may be found due once more."""
+        self._released[raw_id] = time.monotonic()
+
+    def was_released(self, raw_id: bytes) -> bool:
+        """Return whether a scheduled invocation has entered its lane a moment ago."""
+        return raw_id in self._released
+
+    def take_back_release(self, raw_id: bytes) -> None:
+        """Take note that a scheduled invocation did not enter its lane after all."""
+        self._released.pop(raw_id, None)
+
     def forget_ended(self) -> None:
-        """Drop the ids that ended long enough ago."""
+        """Drop the ids that ended, or were released, long enough ago."""
         limit = time.monotonic() - REMEMBERED_SECONDS
-        # A dict keeps the order of insertion, so the oldest come first.
-        while self._ended:
-            raw_id, ended_at = next(iter(self._ended.items()))
-            if ended_at > limit:
-                return
-            del self._ended[raw_id]
+        for remembered in (self._ended, self._released):
+            # A dict keeps the order of insertion, so the oldest come first.
+            while remembered:
+                raw_id, since = next(iter(remembered.items()))
+                if since > limit:
+                    break
+                del remembered[raw_id]
 
     def lane_refused(self, lane: Lane) -> None:
         """Throw away what a lane had built on a refused commit, and run it again from its arguments."""
@@ -383,6 +405,10 @@ class Partition:
         it that sets them going.
         """
         return len(self.open) >= count and len(self.open) - self._standing_still() >= count
+
+    def has_no_room(self, count: int, tenant: str) -> bool:
+        """Return whether a call of a tenant is one too many."""
+        return self.has_in_hand(count) and self.has_its_share(count, tenant)
 
     def has_its_share(self, count: int, tenant: str) -> bool:
         """Return whether a tenant has its part of so many invocations in hand, all that have some counted alike."""

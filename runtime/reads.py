@@ -156,7 +156,7 @@ class Reads:
             )
             if partition.phase is not Phase.LOST:
                 encoded = encode_outcome(outcome)
-                answer(partition, request.invocation, serving.entry, request.client, encoded)
+                answer(partition, request.invocation, serving.entry, request.client, encoded, caller=request.caller)
         finally:
             partition.serving.discard(request.invocation)
 

@@ -26,8 +26,8 @@ from ..journal.errors import (
     StepFailed as StepFailedError,
 )
 from ..journal.records import PauseReason, Record, StepAttemptFailed, StepCompleted, StepFailed
+from .commands import diverge
 from .endings import accept_in_order, acceptance, failure_of, pause, record, state_change, terminal_error
-from .frames import caller_line
 from .partition import Phase
 from .step_plan import StepPlan, StepPlans
 
@@ -113,29 +113,14 @@ class Steps:
         while True:
             found = ctx.next_recorded()
             match found:
-                case StepCompleted() | StepFailed() | StepAttemptFailed():
-                    if (found.index, found.name) != (plan.index, plan.name):
-                        await self._diverge(ctx, lane, invocation, plan, found)
+                case StepCompleted() | StepFailed() | StepAttemptFailed() if _is_of(found, plan):
                     ctx.pass_recorded()
                     if not isinstance(found, StepAttemptFailed):
                         return found
-                case _:
+                case None:
                     return None
-
-    async def _diverge(
-        self,
-        ctx: ExclusiveContext,
-        lane: Lane,
-        invocation: Invocation,
-        plan: StepPlan,
-        found: StepCompleted | StepFailed | StepAttemptFailed,
-    ) -> None:
-        detail = (
-            f"recorded step {found.index} {found.name!r}, the code now asks for step {plan.index} {plan.name!r} "
-            f"at {caller_line()}"
-        )
-        await pause(lane, invocation, PauseReason.DIVERGED, detail, None)
-        raise ctx.end(Suspended())
+                case _:
+                    await diverge(ctx, lane, invocation, found, f"step {plan.index} {plan.name!r}")
 
     async def _settle(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation) -> None:
         """Wait until all that this step is built on is durable, its own acceptance included."""
@@ -144,7 +129,7 @@ class Steps:
             accept_in_order(lane, invocation)
         gate = lane.gate()
         if gate is not None:
-            await self._through(ctx, gate)
+            await self.through(ctx, gate)
 
     async def _room(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation) -> None:
         """Wait until the store has room for what a step records; the slot serves others meanwhile."""
@@ -161,7 +146,13 @@ class Steps:
                 partition.sleepers.pop(invocation.raw_id, None)
         ctx.check_current()
 
-    async def _through(self, ctx: ExclusiveContext, durable: asyncio.Future[None]) -> None:
+    async def through(self, ctx: ExclusiveContext, durable: asyncio.Future[None]) -> None:
+        """Wait until a commit that a run goes on from is durable.
+
+        Raises:
+            Suspended: The store refused it, or this run is not the current one any more.
+            Fenced: Another owner has taken over.
+        """
         try:
             await durable
         except Exception as error:
@@ -255,7 +246,7 @@ class Steps:
         writes.extend(more)
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lane.commit(writes, delta or None, partial(_recorded, invocation, fact, durable), takes_in=takes_in)
-        await self._through(ctx, durable)
+        await self.through(ctx, durable)
         ctx.pass_durable_point()
 
     async def _wait(
@@ -281,6 +272,10 @@ class Steps:
                 # A handler that swallows it must not be taken to have succeeded.
                 raise ctx.end(suspended) from None
         ctx.check_current()
+
+
+def _is_of(found: StepCompleted | StepFailed | StepAttemptFailed, plan: StepPlan) -> bool:
+    return (found.index, found.name) == (plan.index, plan.name)
 
 
 def _is_not_its_own(error: BaseException) -> bool:

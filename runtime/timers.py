@@ -31,6 +31,8 @@ logger = logging.getLogger("keylane.timers")
 DUE_AT_ONCE = 256
 #: Asked again this much later when the store says that it is not yet time.
 ASK_AGAIN_SECONDS = 0.005
+#: Where as much is due as one answer holds, the rest is asked for so soon.
+MORE_AGAIN_SECONDS = 0.02
 #: No sleep is longer, so that the sweep's partitions are asked in time.
 LONGEST_SLEEP_SECONDS = 60.0
 
@@ -75,6 +77,10 @@ class Timers:
             wake: Called from the timers' task; must not raise.
         """
         partition.waiting[raw_id] = wake
+        self._ask_at(partition, time.monotonic() + delay_ms / 1000)
+
+    def ask_in(self, partition: Partition, delay_ms: int) -> None:
+        """Ask the store about a partition in a while: something in it will be due then."""
         self._ask_at(partition, time.monotonic() + delay_ms / 1000)
 
     def sweep(self, partition: Partition) -> None:
@@ -128,17 +134,23 @@ class Timers:
 
     def _take(self, partition: Partition, asked_for: dict[bytes, Callable[[], None]], due: Due) -> None:
         partition.saw_time(due.now_ms)
+        found: list[bytes] = []
         for raw_id in due.ids:
-            if partition.waiting.get(raw_id) is asked_for.get(raw_id):
+            if partition.waiting.get(raw_id) is not asked_for.get(raw_id):
+                continue
+            if raw_id in partition.waiting:
                 self._fire(partition, raw_id)
-        if due.next_in_ms is not None and (partition.waiting or due.ids):
+            else:
+                found.append(raw_id)
+        if found:
+            partition.host.find(partition, found)
+        if len(due.ids) == DUE_AT_ONCE:
+            self._ask_at(partition, time.monotonic() + MORE_AGAIN_SECONDS)
+        elif due.next_in_ms is not None:
             self._ask_at(partition, time.monotonic() + due.next_in_ms / 1000 + ASK_AGAIN_SECONDS)
 
     def _fire(self, partition: Partition, raw_id: bytes) -> None:
-        wake = partition.waiting.pop(raw_id, None)
-        if wake is None:
-            partition.host.find(partition, raw_id)
-            return
+        wake = partition.waiting.pop(raw_id)
         partition.writer.commit(Commit([operations.unschedule(raw_id)], _ignore))
         wake()
 

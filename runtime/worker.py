@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -29,16 +30,21 @@ from .lane_mending import LaneMending
 from .lease_thread import HeldLease, LeaseThread
 from .loading import Loading
 from .mending import Mending
+from .messages import Messages
+from .outbox import Outbox
 from .ownership import Ownership
 from .partition import FirstArguments, Partition, Phase
+from .places import Places
 from .presence import Presence, new_worker_identity
 from .reads import Reads, Serving
 from .slots import Slots
 from .steps import Steps
 from .timers import Timers
+from .waits import Waits
 
 if TYPE_CHECKING:
     from ..journal.errors import KeylaneError
+    from ..journal.keyspace import PartitionSpace
     from ..journal.requests import Request
     from ..journal.store import Store
     from ..objects.app import App
@@ -78,9 +84,12 @@ class Worker:
         read_limiter = anyio.CapacityLimiter(settings.blocking_threads)
         self._errands = Errands()
         self._timers = Timers(store)
+        self._waits = Waits(self._timers, settings.waiting_residency_seconds)
+        self._outbox = Outbox(store, self.lost_messages)
         self._loading = Loading(store, self._errands, self._timers, self.ready)
         self._reads = Reads(store, read_limiter, settings.payload_limit_bytes)
         self._intake = Intake(self._reads.serve, settings.lane_slots * CALLS_PER_SLOT, self._repair)
+        self._intake.waits = self._waits
         self._execution = Execution(settings, self._timers, self._limiter)
         self._inboxes = InboxReader(store, self._intake, self._errands, self._partitions)
         lane_mending = LaneMending(store, self._loading, self._timers)
@@ -139,7 +148,13 @@ class Worker:
     async def _start(self, tasks: anyio.abc.TaskGroup) -> None:
         self._slots = Slots(self._settings.lane_slots, self._execution.turn, _tenant_of, tasks)
         self._execution.slots = self._slots
-        self._execution.steps = Steps(self._settings, self._slots, self._timers, self._step_limiter)
+        self._waits.slots = self._slots
+        steps = Steps(self._settings, self._slots, self._timers, self._step_limiter)
+        places = Places(self._store, self.doors)
+        self._execution.steps = steps
+        self._execution.messages = Messages(
+            self._app, places, steps, self._waits, self._timers, self._settings.payload_limit_bytes
+        )
         self._reads.slots = Slots[Serving](READ_SLOTS, self._reads.serve_now, _asker_of, tasks)
         subscription = self._store.new_subscription(
             on_message=self._inboxes.hinted, on_gap=self._inboxes.look_everywhere
@@ -147,7 +162,14 @@ class Worker:
         self._inboxes.subscription = subscription
         self._errands.start(tasks)
         self._store.on_server_change(self._server_changed)
-        for task in (self._timers.run, self._inboxes.run, self._sweep, self._tick, self._ownership.run):
+        for task in (
+            self._timers.run,
+            self._inboxes.run,
+            self._outbox.run,
+            self._sweep,
+            self._tick,
+            self._ownership.run,
+        ):
             tasks.start_soon(task)
         await tasks.start(subscription.run)
         with anyio.move_on_after(FIRST_LOOK_SECONDS):
@@ -183,11 +205,27 @@ class Worker:
     def refuse(self, partition: Partition, invocation: Invocation, error: KeylaneError) -> None:
         """Tell whoever sent a request that it comes to nothing."""
         if invocation.entry is not None and not invocation.accepted:
-            refuse(partition, invocation.raw_id, invocation.entry, invocation.client, error)
+            refuse(partition, invocation.raw_id, invocation.entry, invocation.client, error, invocation.caller)
 
-    def find(self, partition: Partition, raw_id: bytes) -> None:
-        """Bring an invocation into memory that fell due."""
-        self._loading.find(partition, raw_id)
+    def find(self, partition: Partition, raw_ids: list[bytes]) -> None:
+        """Let invocations go on that fell due, in this order."""
+        elsewhere: list[bytes] = []
+        for raw_id in raw_ids:
+            invocation = partition.open.get(raw_id)
+            if invocation is None:
+                elsewhere.append(raw_id)
+            else:
+                self._waits.fire(partition, invocation)
+        if elsewhere:
+            self._loading.find(partition, elsewhere)
+
+    def due_in(self, partition: Partition, delay_ms: int) -> None:
+        """Ask in a while what is due."""
+        self._timers.ask_in(partition, delay_ms)
+
+    def lost_messages(self, partition: Partition, target: PartitionSpace) -> None:
+        """Tell the callers whose messages to a partition are lost."""
+        self._errands.add(partial(self._waits.fail_lost_calls, self._store, partition, target))
 
     def find_arguments(
         self,
@@ -210,6 +248,7 @@ class Worker:
     def lost(self, partition: Partition) -> None:
         """Take note that a tenure ended."""
         self._timers.suspend(partition)
+        self._outbox.leave(partition)
         self._inboxes.leave(partition)
         self.doors.close(partition)
         self._ownership.lost(partition)
@@ -246,6 +285,7 @@ class Worker:
 
     async def _recover(self, partition: Partition) -> None:
         """Bring the work of an acquired partition into memory: its runnable lanes, then its whole inbox."""
+        await self._outbox.attend(partition)
         self._inboxes.attend(partition)
         runnable = partition.space.runnable
         (lanes,) = await ask(self._store, [("SMEMBERS", runnable)], [runnable])

@@ -6,13 +6,15 @@
 -- KEYS  1 owner · 2 due · 3 runnable · 4 inbox · 5 answer channel · 6 undecodable · 7… the streams, lists, results and
 --       hashes that the operations name by position
 -- ARGV  1 epoch · 2 token · 3 batch number · 4 serial · 5 serial of the batch that this one is built on, 0 for the first
---       6 a letter for the type of each key from 2 on: s stream, l list, h hash, z sorted set, t set, - not written, or
---       whatever is there
+--       6 a letter for the type of each key from 2 on: s stream, x outbox, which is a stream, l list, h hash, z sorted
+--       set, t set, - not written, or whatever is there
 --       7… operations, each a letter and its fixed arguments:
 --         a k n f v …    append to stream k an entry of n strings (fields and values)
 --         s k value ms   set result k, kept for ms
 --         e k ms         let key k expire after ms
 --         h k field v    write a field of hash k
+--         x k number m   append message m to outbox k as entry number-1
+--         y k number     drop the entries of outbox k up to a number; an empty one goes
 --         t k ms         drop the entries of stream k that are older than ms
 --         q k id lane    enter invocation id at the tail of lane list k; the lane becomes runnable
 --         f k id lane    enter it at the head (a resumed holder of the lane)
@@ -30,16 +32,23 @@
 -- Answers the partition's time in milliseconds. A number at or below the last one applied is answered from the ring and
 -- writes nothing.
 -- Refuses FENCED (another tenure), GAP (a number above last + 1, or a batch that is built on another than the last one),
--- SCHEMA, WRONGKEYTYPE position key (a name may hold bytes that no error message keeps, so its position leads); all
--- before the first write.
+-- SCHEMA, WRONGKEYTYPE position key (a name may hold bytes that no error message keeps, so its position leads; also an
+-- outbox that has an entry of a number that is to be written); all before the first write.
 
-local ARITY = {s = 4, e = 3, h = 4, t = 3, q = 4, f = 4, u = 4, w = 2, l = 2, d = 3, c = 2, i = 2, b = 2, p = 2}
+local ARITY = {s = 4, e = 3, h = 4, t = 3, x = 4, y = 3, q = 4, f = 4, u = 4, w = 2, l = 2, d = 3, c = 2, i = 2, b = 2, p = 2}
 
 local apply = {}
 
 function apply.s(keys, argv, i) redis.call('SET', keys[tonumber(argv[i + 1])], argv[i + 2], 'PX', argv[i + 3]) end
 function apply.e(keys, argv, i) redis.call('PEXPIRE', keys[tonumber(argv[i + 1])], argv[i + 2]) end
 function apply.h(keys, argv, i) redis.call('HSET', keys[tonumber(argv[i + 1])], argv[i + 2], argv[i + 3]) end
+function apply.x(keys, argv, i)
+  redis.call('XADD', keys[tonumber(argv[i + 1])], argv[i + 2] .. '-1', 'm', argv[i + 3])
+end
+function apply.y(keys, argv, i)
+  redis.call('XTRIM', keys[tonumber(argv[i + 1])], 'MINID', argv[i + 2] .. '-2')
+  if redis.call('XLEN', keys[tonumber(argv[i + 1])]) == 0 then redis.call('DEL', keys[tonumber(argv[i + 1])]) end
+end
 function apply.t(keys, argv, i, now)
   redis.call('XTRIM', keys[tonumber(argv[i + 1])], 'MINID', int(now - tonumber(argv[i + 2])))
 end
@@ -93,12 +102,27 @@ local function answered_before(owner, number, serial)
   return tonumber(kept_time)
 end
 
-local TYPES = {s = 'stream', l = 'list', h = 'hash', z = 'zset', t = 'set'}
+local TYPES = {s = 'stream', x = 'stream', l = 'list', h = 'hash', z = 'zset', t = 'set'}
 
 local function mistyped(keys, letters)
   for position = 1, #letters do
     local wanted = TYPES[string.sub(letters, position, position)]
     if wanted and wrong_type(keys[1 + position], wanted) then return 1 + position end
+  end
+end
+
+-- The position of an outbox that has an entry of the first number that is to be appended to it, or of a later one: that
+-- append would fail half-way through the batch.
+local function taken_number(keys, argv)
+  local i, seen = 7, {}
+  while i <= #argv do
+    local verb = argv[i]
+    if verb == 'x' and not seen[argv[i + 1]] then
+      seen[argv[i + 1]] = true
+      local position = tonumber(argv[i + 1])
+      if #redis.call('XRANGE', keys[position], argv[i + 2] .. '-1', '+', 'COUNT', 1) > 0 then return position end
+    end
+    i = i + (verb == 'a' and 3 + tonumber(argv[i + 2]) or ARITY[verb])
   end
 end
 
@@ -114,6 +138,7 @@ local function commit(keys, argv)
   -- connection that was cut: the refused number has been given to other content by then.
   if number > last + 1 or held[7] ~= argv[5] then return refuse('GAP', int(last)) end
   local foreign = mistyped(keys, argv[6])
+  if not foreign and string.find(argv[6], 'x', 1, true) then foreign = taken_number(keys, argv) end
   if foreign then return refuse('WRONGKEYTYPE', foreign .. ' ' .. keys[foreign]) end
 
   local now = partition_time(held[4], held[5])

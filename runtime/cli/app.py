@@ -12,6 +12,7 @@ import typer
 
 from ...journal.reading import TIMELINE_ENTRIES
 from ...journal.safety import Durability, Replicated
+from ..orders import LONGEST_SECONDS
 from . import calls, hosting, logs, restoring, views
 from . import doctor as checkup
 from .output import survive_any_text, write_line
@@ -181,6 +182,10 @@ def send(
     argument: JsonArgument = None,
     *,
     idempotency_key: IdempotencyKey = None,
+    delay: Annotated[
+        float | None,
+        typer.Option("--delay", metavar="SECONDS", min=0, max=LONGEST_SECONDS, help="How long it waits to begin."),
+    ] = None,
     store: StoreUrl = None,
     namespace: Namespace = "keylane",
     as_json: AsJson = False,
@@ -191,7 +196,8 @@ def send(
     The request is durable when the invocation's id is printed, also while no worker is up.
     """
     shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
-    shell.run(partial(calls.send, shell, (object_type, key, handler), argument, idempotency_key=idempotency_key))
+    target = (object_type, key, handler)
+    shell.run(partial(calls.send, shell, target, argument, idempotency_key=idempotency_key, delay=delay))
 
 
 @app.command(epilog=VALUES)

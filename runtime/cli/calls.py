@@ -57,13 +57,18 @@ async def call(
 
 
 async def send(
-    shell: Shell, target: tuple[str, str, str], argument: str | None, *, idempotency_key: str | None
+    shell: Shell,
+    target: tuple[str, str, str],
+    argument: str | None,
+    *,
+    idempotency_key: str | None,
+    delay: float | None = None,
 ) -> ExitCode:
     """Have a handler run, and print the invocation's id once the request is durable."""
     object_name, key, handler = target
     rest = argument_of(argument)
     async with Client(shell.store_url(), namespace=shell.namespace) as client:
-        handle = await client.send(object_name, key, handler, *rest, idempotency_key=idempotency_key)
+        handle = await client.send(object_name, key, handler, *rest, idempotency_key=idempotency_key, delay=delay)
     if shell.is_json:
         write_json({"id": handle.id})
     else:

@@ -19,6 +19,7 @@ from .journal.errors import (
     InvocationFailed,
     InvocationPaused,
     KeylaneError,
+    MessageLost,
     Overloaded,
     PayloadTooLarge,
     RegistrationError,
@@ -42,6 +43,7 @@ from .journal.safety import Replicated
 from .objects.app import App
 from .objects.context import BlockingObjectContext, BlockingSharedContext, ObjectContext, SharedContext
 from .objects.handler import Handler, NoInput
+from .objects.messaging import Sent
 from .objects.policies import RetryPolicy
 from .objects.settings import Settings
 from .objects.virtual_object import VirtualObject
@@ -74,6 +76,7 @@ __all__ = [
     "InvocationPaused",
     "Key",
     "KeylaneError",
+    "MessageLost",
     "NoInput",
     "ObjectContext",
     "Overloaded",
@@ -85,6 +88,7 @@ __all__ = [
     "RetryableError",
     "Runtime",
     "SchemaMismatch",
+    "Sent",
     "Settings",
     "SharedContext",
     "StepFailed",

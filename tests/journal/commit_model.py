@@ -33,10 +33,12 @@ class Model:
     Args:
         space: The names of the fixed keys.
         contents: What it has come to.
+        counted: The last number given out in each outbox, and the last one acknowledged.
     """
 
     space: PartitionSpace
     contents: Contents = field(default_factory=Contents)
+    counted: dict[bytes, tuple[int, int]] = field(default_factory=dict[bytes, tuple[int, int]])
 
     def apply(self, operations: list[Operation], now_ms: int) -> None:
         """Apply a commit that the store applied at a time."""
@@ -61,6 +63,23 @@ class Model:
     def _h(self, key: bytes, name: bytes, value: bytes, *, now_ms: int) -> None:
         del now_ms
         self.contents.hashes.setdefault(key, {})[name] = value
+
+    def _x(self, key: bytes, message: bytes, *, now_ms: int) -> None:
+        assigned, acknowledged = self.counted.get(key, (0, 0))
+        self.contents.streams.setdefault(key, []).append((assigned + 1, [b"m", message]))
+        self._count(key, assigned + 1, acknowledged, now_ms)
+        self._h(self.space.sent, b"history", b"", now_ms=now_ms)
+
+    def _y(self, key: bytes, number: int, *, now_ms: int) -> None:
+        assigned, acknowledged = self.counted.get(key, (0, 0))
+        self._count(key, assigned, max(acknowledged, number), now_ms)
+        left = [entry for entry in self.contents.streams.pop(key, []) if entry[0] > number]
+        if left:
+            self.contents.streams[key] = left
+
+    def _count(self, key: bytes, assigned: int, acknowledged: int, now_ms: int) -> None:
+        self.counted[key] = assigned, acknowledged
+        self._h(self.space.sent, self.space.target(key), b"%d:%d" % (assigned, acknowledged), now_ms=now_ms)
 
     def _t(self, key: bytes, kept_ms: int, *, now_ms: int) -> None:
         if key in self.contents.streams:

@@ -16,7 +16,7 @@ KEY = "acme/o-1"
 DAY = 20_000
 HOUR_MS = 3_600_000
 #: Plain letters, so that the names of their keys are no patterns.
-SHORT, LONG, PARKED = b"s" * 16, b"l" * 16, b"p" * 16
+SHORT, LONG, PARKED, LATER = b"s" * 16, b"l" * 16, b"p" * 16, b"e" * 16
 CLIENT = b"client-1"
 #: Where an entry of the inbox would be, if it had any.
 ENTRY = b"1-1"
@@ -47,6 +47,16 @@ def every_commit(space: PartitionSpace) -> Iterator[list[Operation]]:
         *operations.finish_long(space, KEY, LONG, Completed(), HOUR_MS),
         operations.change(space, KEY, LONG, StateChange({}, {"a": b"2"})),
         operations.trim(space, KEY, HOUR_MS),
+    ]
+    yield operations.accept_later(space, Accepted(LATER, "refund", 1, KEY, b"\x01", None, CLIENT), HOUR_MS)
+    yield operations.release(space, Accepted(LATER, "refund", 1, KEY, b"\x01", None, CLIENT))
+    yield [operations.stand_still(KEY), operations.unpark(KEY)]
+    yield [
+        operations.post(space, "Stock.2", b"message"),
+        operations.post(space, "Stock.2", b"another"),
+        operations.rebase(space, "Stock.2", "0:1"),
+        operations.begin_history(space, "1-abcdef01"),
+        operations.acknowledge(space.outbox("Stock.2"), 1),
     ]
     yield operations.accept(space, Accepted(PARKED, "refund", 1, KEY, b"\x01", None, None))
     yield operations.park(KEY, PARKED)

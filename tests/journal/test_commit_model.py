@@ -51,11 +51,15 @@ def appended(drawn: tuple[bytes, list[tuple[bytes, bytes]]]) -> Operation:
     return (b"a", key, 2 * len(fields), *itertools.chain.from_iterable(fields))
 
 
+outboxes = st.sampled_from(["Order.1", "Stock.2"]).map(SPACE.outbox)
+
 OPERATIONS: dict[bytes, st.SearchStrategy[Operation]] = {
     b"a": st.tuples(streams, st.lists(st.tuples(words, words), min_size=1, max_size=3)).map(appended),
     b"s": st.tuples(st.just(b"s"), ids.map(SPACE.result), words, st.just(HOUR_MS)),
     b"e": st.tuples(st.just(b"e"), st.one_of(ids.map(SPACE.invocation), days), st.just(HOUR_MS)),
     b"h": st.tuples(st.just(b"h"), days, words, words),
+    b"x": st.tuples(st.just(b"x"), outboxes, words),
+    b"y": st.tuples(st.just(b"y"), outboxes, st.integers(0, 4)),
     b"t": st.tuples(st.just(b"t"), lanes.map(SPACE.object), st.sampled_from([0, HOUR_MS])),
     b"q": with_lane(b"q"),
     b"f": with_lane(b"f"),

@@ -19,6 +19,7 @@ from keylane.journal.key import new_invocation_id
 from keylane.journal.keyspace import PartitionSpace, registry_key
 from keylane.journal.leases import Renewed, acquire, announce, observe, release, sync_leases, withdraw
 from keylane.journal.library import VERBS, Library, library
+from keylane.journal.outbox import Arrived, Consignment, Delivery, deliver
 from keylane.journal.recall import Recalled, recall
 from keylane.journal.requests import Request, RequestKind
 from keylane.journal.restored import declare_restored
@@ -191,6 +192,16 @@ async def declare(store: Store) -> None:
     assert [each.space for each in declared] == spaces
 
 
+async def deliver_something(store: Store) -> None:
+    space = store.space("Order", 0)
+    delivered: list[Delivery] = []
+    for number, again in enumerate(([], [b"i" * 16]), start=1):
+        consignment = Consignment("Stock.2", "1-abcdef01", number, [b"message"], None, again)
+        deliver(store, space, consignment, delivered.append)
+    await eventually(lambda: len(delivered) == 2, "the messages are delivered")
+    assert delivered == [Arrived(0, 1), Arrived(1, 2)]
+
+
 EXERCISES: dict[str, Exercise] = {
     "acquire": acquire_and_release,
     "release": acquire_and_release,
@@ -207,6 +218,7 @@ EXERCISES: dict[str, Exercise] = {
     "examine": look_closely,
     "mend": mend_an_owner,
     "restored": declare,
+    "deliver": deliver_something,
 }
 
 
@@ -297,6 +309,7 @@ async def test_every_function_declares_every_key_that_it_touches(
     """As a user who has no right to any other key, each of them does what it is for."""
     space, registry = store.space("Order", 0), registry_key(store.namespace)
     submission = [space.owner, space.inbox, space.inbox_channel, space.result(SHORT), space.invocation(SHORT)]
+    delivery = [space.owner, space.inbox, space.marks, space.inbox_channel, *submission[-2:]]
     token = b"t" * 16
 
     answers = {
@@ -314,6 +327,7 @@ async def test_every_function_declares_every_key_that_it_touches(
             ("survey", [space.owner, space.object(KEY)], []),
             ("examine", [space.owner, space.due, space.runnable, space.lane(KEY), *submission[3:][::-1]], [KEY, SHORT]),
             ("mend", [space.owner], [4]),
+            ("deliver", delivery, ["Stock.2", "1-abcdef01", 1, "", 5, b"message"]),
             ("release", [space.owner], [1, token]),
             ("witness", [space.witness], []),
             ("restored", [space.owner], [1, 1, b"rand"]),

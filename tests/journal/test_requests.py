@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.journal.codec import Undecodable
+from keylane.journal.messages import Caller, Held, Reply, child_id, reply_id
 from keylane.journal.requests import (
     INLINE_OUTCOME_BYTES,
     Answer,
@@ -24,6 +25,10 @@ CLIENT = b"client-1"
 
 texts = st.text(st.characters(codec="utf-8"), max_size=40)
 maybe_bytes = st.none() | st.binary(max_size=60)
+held = st.builds(Held, texts, texts, texts)
+callers = st.builds(
+    Caller, texts, st.integers(0, 99), texts, st.binary(min_size=16, max_size=16), st.integers(0, 9), st.tuples(held)
+)
 requests = st.builds(
     Request,
     kind=st.sampled_from(RequestKind),
@@ -36,6 +41,8 @@ requests = st.builds(
     client=st.none() | st.binary(min_size=8, max_size=8),
     shared=st.booleans(),
     again=st.booleans(),
+    delay_ms=st.integers(0, 2**48),
+    caller=st.none() | callers,
 )
 
 
@@ -88,7 +95,46 @@ def test_request_of_a_later_release_is_read() -> None:
     request = Request(RequestKind.SEND, RAW_ID, "refund", "acme/o-1", b"\x01", again=True)
     fields: list[object] = msgpack.unpackb(request.encode())
 
-    assert Request.decode(msgpack.packb([*fields, "new"])) == request
+    assert Request.decode(msgpack.packb([*fields, 0, None, "new"])) == request
+
+
+def test_the_bytes_of_a_message_are_golden() -> None:
+    """What another object asks for, now and later, and what it is answered keep their form too."""
+    caller = Caller("Desk", 7, "acme/d-1", RAW_ID, 3, (Held("Order", "acme/o-1", "refund"),))
+    call = Request(RequestKind.OBJECT_CALL, RAW_ID, "reserve", "acme/s-1", b"\x01", caller=caller)
+    later = Request(RequestKind.OBJECT_SEND, RAW_ID, "reserve", "acme/s-1", b"\x01", again=True, delay_ms=5_000)
+    payload = Reply(RAW_ID, 3, b"\x92\x40\xc4\x01\x2a").encode()
+    reply = Request(RequestKind.REPLY, reply_id(RAW_ID), "", "acme/d-1", payload)
+
+    assert [each.encode().hex() for each in (call, later, reply)] == [
+        (
+            "9b63c410000102030405060708090a0b0c0d0e0fa772657365727665a861636d652f732d31c40101c0c0c00000c43b96"
+            "a44465736b07a861636d652f642d31c410000102030405060708090a0b0c0d0e0f039193a54f72646572a861636d652f"
+            "6f2d31a6726566756e64"
+        ),
+        ("9a64c410000102030405060708090a0b0c0d0e0fa772657365727665a861636d652f732d31c40101c0c0c002cd1388"),
+        (
+            "9965c41000010203040556d6e3fabe74aa28350ca0a861636d652f642d31c41c9479c410000102030405060708090a0b"
+            "0c0d0e0f03c4059240c4012ac0c0c000"
+        ),
+    ]
+    assert [Request.decode(each.encode()) for each in (call, later, reply)] == [call, later, reply]
+    assert Reply.decode(payload) == Reply(RAW_ID, 3, b"\x92\x40\xc4\x01\x2a")
+
+
+def test_the_ids_of_messages_are_golden() -> None:
+    """A later release that replays a handler must ask for the same invocation as this one did."""
+    assert child_id(RAW_ID, 3).hex() == "000102030405043a939eb6d897bbe9f4"
+    assert reply_id(RAW_ID).hex() == "00010203040556d6e3fabe74aa28350c"
+    assert child_id(RAW_ID, 3) != child_id(RAW_ID, 4)
+
+
+@given(st.binary(max_size=100))
+def test_garbage_is_no_caller_and_no_reply(data: bytes) -> None:
+    """Arbitrary bytes are `Undecodable`."""
+    for kind in (Caller, Reply):
+        with pytest.raises(Undecodable):
+            kind.decode(b"\x00" + data)
 
 
 def test_request_bytes_are_golden() -> None:

@@ -15,16 +15,23 @@ from keylane.journal.outcomes import Failure
 from keylane.journal.records import (
     Accepted,
     AttemptFailed,
+    CallCompleted,
+    CallStarted,
     Completed,
     Failed,
     Finished,
+    MessageSent,
     Paused,
     PauseReason,
     Record,
+    Released,
     Resumed,
+    Scheduled,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
+    TimerFired,
+    TimerSet,
     decode,
     encode,
 )
@@ -39,6 +46,9 @@ FINISHED_FAILED = Finished(b"i" * 16, "refund", 1, None, "f")
 PAUSED = Paused(PauseReason.RETRIES_SPENT, "10 attempts", ERROR)
 
 
+TARGET = ("Stock", 3, "acme/s-1", "reserve", b"c" * 16)
+
+
 @dataclass
 class Model:
     """What an invocation is, in the plainest words: a few counters that the rules change."""
@@ -47,19 +57,48 @@ class Model:
     steps: int = 0
     attempts: int = 0
     step_attempts: int = 0
+    waits_for: str | None = None
+    is_retrying: bool = False
+    is_fresh: bool = False
 
     def legal(self) -> list[Record]:
         """Return one record of each kind that may follow."""
         if self.status == "new":
             return [ACCEPTED, FINISHED, FINISHED_FAILED]
-        if self.status == "paused":
-            return [Resumed("ada", "repaired")]
+        if self.status == "scheduled":
+            return [Released()]
         if self.status in {"completed", "failed"}:
+            return []
+        if self.status == "paused":
+            return [Resumed("ada", "repaired"), *self.ends()]
+        return [*self.ends(), *self.commands(), *([Scheduled(1_000)] if self.is_fresh else []), *self.turns()]
+
+    def ends(self) -> list[Record]:
+        """Return the end of what is waited for."""
+        match self.waits_for:
+            case "reply":
+                return [CallCompleted(self.steps, b"\x01")]
+            case "time":
+                return [TimerFired(self.steps)]
+            case _:
+                return []
+
+    def commands(self) -> list[Record]:
+        """Return what the handler may do next."""
+        if self.waits_for:
             return []
         return [
             StepCompleted(self.steps, "s", b"\x01", {"balance": b"\x02"}),
             StepFailed(self.steps, "s", ERROR),
             StepAttemptFailed(self.steps, "s", self.step_attempts + 1, ERROR, 50),
+            MessageSent(self.steps, *TARGET),
+            CallStarted(self.steps, *TARGET),
+            TimerSet(self.steps, 1_000),
+        ]
+
+    def turns(self) -> list[Record]:
+        """Return what may become of the whole of it."""
+        return [
             AttemptFailed(self.attempts + 1, OTHER_ERROR, 100),
             PAUSED,
             Paused(PauseReason.OPERATOR, "", None, "ada"),
@@ -79,31 +118,54 @@ class Model:
                 StepAttemptFailed(self.steps + difference, "s", self.step_attempts + 1, ERROR, 50),
                 StepAttemptFailed(self.steps, "s", self.step_attempts + 1 + difference, ERROR, 50),
                 AttemptFailed(self.attempts + 1 + difference, ERROR, 50),
+                MessageSent(self.steps + difference, *TARGET),
+                CallStarted(self.steps + difference, *TARGET),
+                CallCompleted(self.steps + difference, b"\x01"),
+                TimerSet(self.steps + difference, 1_000),
+                TimerFired(self.steps + difference),
             )
         ]
         return wrong_numbers + [record for record in ONE_OF_EACH if type(record) not in allowed]
 
     def take(self, record: Record) -> None:
         """Change the counters as the record says."""
+        self.is_fresh = isinstance(record, Accepted)
         match record:
-            case Accepted():
+            case Accepted() | Released():
                 self.status = "queued"
+            case Scheduled():
+                self.status = "scheduled"
             case Resumed():
-                self.status, self.attempts, self.step_attempts = "queued", 0, 0
+                self.status, self.attempts, self.step_attempts, self.is_retrying = "queued", 0, 0, False
             case Finished():
                 self.status = {"c": "completed", "f": "failed"}[record.outcome]
-            case StepCompleted() | StepFailed():
-                self.status, self.steps, self.step_attempts = "running", self.steps + 1, 0
-            case StepAttemptFailed():
-                self.status, self.step_attempts = "waiting", self.step_attempts + 1
             case AttemptFailed():
-                self.status, self.attempts = "waiting", self.attempts + 1
+                self.status, self.attempts, self.is_retrying = "waiting", self.attempts + 1, True
             case Paused():
                 self.status = "paused"
             case Completed():
                 self.status = "completed"
             case Failed():
                 self.status = "failed"
+            case _:
+                self.take_command(record)
+
+    def take_command(self, record: Record) -> None:
+        """Change the counters as the record of a command says."""
+        match record:
+            case StepCompleted() | StepFailed() | MessageSent():
+                self.status, self.steps, self.step_attempts, self.is_retrying = "running", self.steps + 1, 0, False
+            case StepAttemptFailed():
+                self.status, self.step_attempts, self.is_retrying = "waiting", self.step_attempts + 1, True
+            case CallStarted() | TimerSet():
+                self.waits_for = "reply" if isinstance(record, CallStarted) else "time"
+                self.status, self.step_attempts, self.is_retrying = "waiting", 0, False
+            case CallCompleted() | TimerFired():
+                self.waits_for, self.steps, self.step_attempts = None, self.steps + 1, 0
+                if self.status == "waiting" and not self.is_retrying:
+                    self.status = "running"
+            case _:
+                raise AssertionError(record)
 
 
 ONE_OF_EACH: list[Record] = [
@@ -117,6 +179,13 @@ ONE_OF_EACH: list[Record] = [
     Completed(),
     Failed(ERROR),
     FINISHED,
+    Scheduled(1_000),
+    Released(),
+    MessageSent(0, *TARGET),
+    CallStarted(0, *TARGET),
+    CallCompleted(0, b"\x01"),
+    TimerSet(0, 1_000),
+    TimerFired(0),
 ]
 
 
@@ -200,7 +269,23 @@ def test_what_it_waits_for_is_said_exactly_while_it_waits(records: list[Record])
     standing = replay(records)
 
     assert (standing.paused is not None) == (standing.status is Status.PAUSED)
-    assert (standing.retry_after_ms is not None) == (standing.status is Status.WAITING)
+    assert (standing.delay_ms is not None) == (standing.status is Status.SCHEDULED)
+    if standing.status is Status.WAITING:
+        assert standing.retry_after_ms is not None or standing.waiting is not None
+    else:
+        assert standing.retry_after_ms is None
+
+
+@given(programs())
+def test_a_call_or_timer_stays_open_until_its_end_is_recorded(records: list[Record]) -> None:
+    """Whatever happens meanwhile: a failed attempt, a pause, a resumption."""
+    model = Model()
+    for count, record in enumerate(records, start=1):
+        model.take(record)
+        standing = replay(records[:count])
+
+        expected = {"reply": CallStarted, "time": TimerSet, None: type(None)}[model.waits_for]
+        assert standing.is_terminal or isinstance(standing.waiting, expected)
 
 
 JOURNALS: dict[str, tuple[list[Record], Standing]] = {
@@ -228,6 +313,29 @@ JOURNALS: dict[str, tuple[list[Record], Standing]] = {
     "paused": (
         [ACCEPTED, StepCompleted(0, "s", b"\x01"), PAUSED],
         Standing(Status.PAUSED, records=3, steps=1, paused=PAUSED, error=ERROR),
+    ),
+    "called_and_slept": (
+        [
+            ACCEPTED,
+            MessageSent(0, *TARGET, 5_000, {"balance": b"\x02"}),
+            CallStarted(1, *TARGET, {}, (b"\x03",)),
+            AttemptFailed(1, OTHER_ERROR, 100),
+            CallCompleted(1, b"\x92\x40\xc4\x01\x2a"),
+            TimerSet(2, 60_000),
+            PAUSED,
+            TimerFired(2),
+            Resumed("ada", "repaired"),
+            CallStarted(3, *TARGET),
+        ],
+        Standing(Status.WAITING, records=10, steps=3, error=ERROR, waiting=CallStarted(3, *TARGET)),
+    ),
+    "scheduled": (
+        [ACCEPTED, Scheduled(60_000)],
+        Standing(Status.SCHEDULED, records=2, delay_ms=60_000),
+    ),
+    "released": (
+        [ACCEPTED, Scheduled(60_000), Released(), StepCompleted(0, "s", b"\x01")],
+        Standing(Status.RUNNING, records=4, steps=1),
     ),
     "short": ([FINISHED], Standing(Status.COMPLETED, records=1)),
     "short_failed": ([FINISHED_FAILED], Standing(Status.FAILED, records=1)),

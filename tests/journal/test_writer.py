@@ -273,7 +273,7 @@ async def test_many_commits_are_split_into_batches_of_bounded_work(
     sizes: list[int] = []
 
     def build(*facts: Any) -> Batch:
-        sizes.append(len(facts[-1]))
+        sizes.append(len(facts[6]))
         return build_batch(*facts)
 
     monkeypatch.setattr(writer_module, "build_batch", build)

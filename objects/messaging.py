@@ -1,0 +1,182 @@
+"""What an exclusive handler may ask of other objects and of the clock: `call`, `send` and `sleep`."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from ..journal.key import Key
+
+if TYPE_CHECKING:
+    from .handler import Handler, NoInput
+
+Input = TypeVar("Input")
+Output = TypeVar("Output")
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What `ctx.send` returns: the message is durable, and its invocation will run.
+
+    Attributes:
+        id: The id of the invocation, e.g. `Order.3.0193…`; the same one when the handler is replayed. A client attaches
+            to it.
+    """
+
+    id: str
+
+
+class Messaging(ABC):
+    """Calls, messages and sleeps of an `async def` handler."""
+
+    __slots__ = ()
+
+    @overload
+    @abstractmethod
+    async def call(self, handler: "Handler[NoInput, Output]", key: Key | str, /) -> Output: ...
+    @overload
+    @abstractmethod
+    async def call(self, handler: "Handler[Input, Output]", key: Key | str, argument: Input, /) -> Output: ...
+    @overload
+    @abstractmethod
+    async def call(self, object_name: str, key: Key | str, handler_name: str, argument: Any = ..., /) -> Any: ...
+    @abstractmethod
+    async def call(self, target: Any, key: Key | str, /, *rest: Any) -> Any:
+        """Call another object and wait for its output, for as long as it takes: also while its handler is paused.
+
+        The lane of this object stays held meanwhile, and `inspect` shows it with what it waits for. The wait costs no
+        concurrency, and outlives this process. The output is recorded: no replay calls again.
+
+        Args:
+            target: The handler; or the name of the object type, with the handler's name behind the key.
+            key: The object, as `Key` or `tenant/key`.
+            rest: The argument, for a handler that takes one.
+
+        Returns:
+            The output: of the declared type by reference, of plain values by name.
+
+        Raises:
+            Deadlock: This handler, or one that waits for it, holds the lane that the call would wait for; the error
+                names the path.
+            InvocationFailed: The handler ended with a `TerminalError`. Uncaught, it ends this invocation as failed.
+            Overloaded: As many calls wait for that object as may.
+            MessageLost: A server that syncs less than it should has lost the call; whether it ran is not known.
+            UnknownObject: No worker has ever hosted an object type of this name.
+            CallError: The call was refused.
+            PayloadTooLarge: The argument is larger than the payload limit.
+        """
+
+    @overload
+    @abstractmethod
+    async def send(
+        self, handler: "Handler[NoInput, Output]", key: Key | str, /, *, delay: timedelta | float | None = None
+    ) -> Sent: ...
+    @overload
+    @abstractmethod
+    async def send(
+        self,
+        handler: "Handler[Input, Output]",
+        key: Key | str,
+        argument: Input,
+        /,
+        *,
+        delay: timedelta | float | None = None,
+    ) -> Sent: ...
+    @overload
+    @abstractmethod
+    async def send(
+        self,
+        object_name: str,
+        key: Key | str,
+        handler_name: str,
+        argument: Any = ...,
+        /,
+        *,
+        delay: timedelta | float | None = None,
+    ) -> Sent: ...
+    @abstractmethod
+    async def send(self, target: Any, key: Key | str, /, *rest: Any, delay: timedelta | float | None = None) -> Sent:
+        """Have a handler of another object run, once, without waiting for it.
+
+        What one object sends to another is taken in there in the order in which it was sent. A message is never refused
+        because the other object has much to do. One that can't be run, such as one for a handler that does not exist,
+        is kept as refused under its id, and logged with the name of the object's owner.
+
+        Args:
+            target: The handler; or the name of the object type, with the handler's name behind the key.
+            key: The object, as `Key` or `tenant/key`; it may be this one.
+            rest: The argument, for a handler that takes one.
+            delay: How long it is to wait before it enters its lane, counted from its arrival; seconds or a timedelta.
+
+        Raises:
+            UnknownObject: No worker has ever hosted an object type of this name.
+            PayloadTooLarge: The argument is larger than the payload limit.
+        """
+
+    @abstractmethod
+    async def sleep(self, duration: timedelta | float, /) -> None:
+        """Wait for a while, by the partition's time: never less, also when the process ends meanwhile.
+
+        The lane stays held; the wait costs no concurrency.
+
+        Args:
+            duration: Seconds, or a timedelta.
+        """
+
+
+class BlockingMessaging(ABC):
+    """Calls, messages and sleeps of a plain `def` handler.
+
+    A wait ends the handler's thread, by an exception that is none of `Exception`'s; the handler is replayed afterwards.
+    """
+
+    __slots__ = ()
+
+    @overload
+    @abstractmethod
+    def call(self, handler: "Handler[NoInput, Output]", key: Key | str, /) -> Output: ...
+    @overload
+    @abstractmethod
+    def call(self, handler: "Handler[Input, Output]", key: Key | str, argument: Input, /) -> Output: ...
+    @overload
+    @abstractmethod
+    def call(self, object_name: str, key: Key | str, handler_name: str, argument: Any = ..., /) -> Any: ...
+    @abstractmethod
+    def call(self, target: Any, key: Key | str, /, *rest: Any) -> Any:
+        """Call another object and wait for its output; see `ObjectContext.call`."""
+
+    @overload
+    @abstractmethod
+    def send(
+        self, handler: "Handler[NoInput, Output]", key: Key | str, /, *, delay: timedelta | float | None = None
+    ) -> Sent: ...
+    @overload
+    @abstractmethod
+    def send(
+        self,
+        handler: "Handler[Input, Output]",
+        key: Key | str,
+        argument: Input,
+        /,
+        *,
+        delay: timedelta | float | None = None,
+    ) -> Sent: ...
+    @overload
+    @abstractmethod
+    def send(
+        self,
+        object_name: str,
+        key: Key | str,
+        handler_name: str,
+        argument: Any = ...,
+        /,
+        *,
+        delay: timedelta | float | None = None,
+    ) -> Sent: ...
+    @abstractmethod
+    def send(self, target: Any, key: Key | str, /, *rest: Any, delay: timedelta | float | None = None) -> Sent:
+        """Have a handler of another object run without waiting for it; see `ObjectContext.send`."""
+
+    @abstractmethod
+    def sleep(self, duration: timedelta | float, /) -> None:
+        """Wait for a while; see `ObjectContext.sleep`."""

@@ -1,0 +1,273 @@
+"""`ctx.call`, `ctx.send` and `ctx.sleep`: recorded in the commit with which they leave, and never done twice."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from ..journal import operations
+from ..journal.batch import Operation
+from ..journal.errors import Deadlock, Fenced, KeylaneError, StoreUnavailable
+from ..journal.key import format_id
+from ..journal.messages import Caller, Held, child_id, closes
+from ..journal.outcomes import decode_outcome
+from ..journal.records import CallCompleted, CallStarted, MessageSent, Record, TimerFired, TimerSet
+from ..journal.requests import RequestKind
+from ..objects.messaging import Sent
+from .commands import diverge
+from .endings import acceptance, record, state_change, take_out
+from .handle import value_of
+from .orders import Order, order_of
+from .partition import OwnershipLost
+
+if TYPE_CHECKING:
+    from ..journal.key import Key
+    from ..journal.keyspace import PartitionSpace
+    from ..objects.app import App
+    from .context import ExclusiveContext
+    from .invocation import Invocation
+    from .lane import Lane
+    from .places import Places
+    from .steps import Steps
+    from .timers import Timers
+    from .waits import Waits
+
+#: How soon the registry of types is asked again while the store is away.
+LOOK_AGAIN_SECONDS: Final = 0.2
+
+
+class Messages:
+    """What the handlers of a worker ask of other objects and of the clock.
+
+    Args:
+        app: What this worker hosts.
+        places: Finds the partitions of keys.
+        steps: Carries a context through its durable points.
+        waits: Waits for replies and for the time.
+        timers: Asks what is due.
+        payload_limit_bytes: How large an argument may be.
+    """
+
+    def __init__(
+        self, app: App, places: Places, steps: Steps, waits: Waits, timers: Timers, payload_limit_bytes: int
+    ) -> None:
+        self._app = app
+        self._places = places
+        self._steps = steps
+        self._waits = waits
+        self._timers = timers
+        self._payload_limit_bytes = payload_limit_bytes
+
+    def order(self, target: Any, key: Key | str, rest: tuple[Any, ...]) -> Order:
+        """Check and pack what a handler wrote.
+
+        Raises:
+            TypeError: There is an argument too many or too few.
+            CallError: It can't be called, or not with that.
+        """
+        limit = self._payload_limit_bytes
+        return order_of(target, key, rest, idempotency_key=None, payload_limit_bytes=limit, is_inside=True)
+
+    async def send(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, order: Order, delay_ms: int
+    ) -> Sent:
+        """Send a message, unless it was sent in the recorded run."""
+        found = ctx.next_recorded()
+        if found is None:
+            space = await self._space(order)
+            index = ctx.take_index()
+            raw_id = child_id(invocation.raw_id, index)
+            fact = MessageSent(
+                index, space.type_name, space.number, order.key_text, order.handler_name, raw_id, delay_ms,
+                *ctx.carried(),
+            )  # fmt: skip
+            request = order.request(RequestKind.OBJECT_SEND, raw_id, None, None, delay_ms=delay_ms)
+            await self._write(ctx, lane, invocation, fact, [_post(lane, space, request.encode())])
+            found = fact
+        elif isinstance(found, MessageSent) and _is_for(found, order):
+            ctx.take_index()
+            ctx.pass_recorded()
+        else:
+            await diverge(ctx, lane, invocation, found, _in_words(ctx, "send", order))
+        return Sent(format_id(found.type_name, found.partition, found.invocation))
+
+    async def call(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, order: Order) -> Any:
+        """Call another object and wait for the reply, unless it is recorded.
+
+        Raises:
+            Deadlock: Who waits for this invocation, or itself, holds the lane that is called; nothing is recorded.
+            KeylaneError: The call did not end with an output.
+        """
+        found = ctx.next_recorded()
+        is_recorded = isinstance(found, CallStarted) and _is_for(found, order)
+        if not is_recorded:
+            self._check_path(lane, invocation, order)
+        if found is None:
+            found = await self._begin_call(ctx, lane, invocation, order)
+        elif isinstance(found, CallStarted) and is_recorded:
+            ctx.take_index()
+            ctx.pass_recorded()
+            if ctx.next_recorded() is None:
+                self._stand_still(lane, [])
+        else:
+            await diverge(ctx, lane, invocation, found, _in_words(ctx, "call", order))
+        ended = await self._ended(ctx, lane, invocation, found.index)
+        assert isinstance(ended, CallCompleted)
+        callee = format_id(found.type_name, found.partition, found.invocation)
+        try:
+            return value_of(decode_outcome(ended.outcome), order.output, callee, "")
+        except KeylaneError as error:
+            ctx.recorded_error = error
+            raise
+
+    async def _begin_call(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, order: Order) -> CallStarted:
+        space = await self._space(order)
+        index = ctx.take_index()
+        raw_id = child_id(invocation.raw_id, index)
+        own = lane.partition.space
+        fact = CallStarted(
+            index, space.type_name, space.number, order.key_text, order.handler_name, raw_id, *ctx.carried()
+        )  # fmt: skip
+        path = _held(lane, invocation)
+        caller = Caller(own.type_name, own.number, lane.key_text, invocation.raw_id, index, path)
+        request = order.request(RequestKind.OBJECT_CALL, raw_id, None, None, caller=caller)
+        more = [_post(lane, space, request.encode()), operations.stand_still(lane.key_text)]
+        await self._write(ctx, lane, invocation, fact, more)
+        return fact
+
+    async def sleep(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, delay_ms: int) -> None:
+        """Wait for a while, unless the end of it is recorded."""
+        found = ctx.next_recorded()
+        partition = lane.partition
+        if found is None:
+            found = TimerSet(ctx.take_index(), delay_ms, *ctx.carried())
+            more = [operations.schedule(invocation.raw_id, delay_ms), operations.stand_still(lane.key_text)]
+            await self._write(ctx, lane, invocation, found, more)
+            self._timers.ask_in(partition, delay_ms)
+        elif isinstance(found, TimerSet):
+            ctx.take_index()
+            ctx.pass_recorded()
+            if ctx.next_recorded() is None:
+                left_ms = max(invocation.due_ms - partition.now_ms(), 0)
+                self._stand_still(lane, [operations.schedule(invocation.raw_id, left_ms)])
+                self._timers.ask_in(partition, left_ms)
+        else:
+            await diverge(ctx, lane, invocation, found, f"command {ctx.index}, sleep of {delay_ms / 1000:g} s")
+        await self._ended(ctx, lane, invocation, found.index)
+
+    async def _ended(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: int
+    ) -> CallCompleted | TimerFired:
+        """Return the record that ends a wait, once it is durable."""
+        found = ctx.next_recorded()
+        if isinstance(found, CallCompleted | TimerFired):
+            ctx.pass_recorded()
+            return found
+        return await self._waits.ended(ctx, lane, invocation, index)
+
+    @staticmethod
+    def _stand_still(lane: Lane, more: list[Operation]) -> None:
+        """Note again that a lane waits whose handler was run again meanwhile."""
+        lane.commit([operations.stand_still(lane.key_text), *more])
+
+    async def _space(self, order: Order) -> PartitionSpace:
+        """Return the partition of a key, as the namespace has it.
+
+        Raises:
+            UnknownObject: The namespace has no such type.
+            InvalidKey: The text is no key.
+        """
+        while True:
+            space = self._places.known(order.object_name, order.key_text)
+            if space is not None:
+                return space
+            try:
+                return await self._places.learned(order.object_name, order.key_text)
+            except StoreUnavailable:
+                await anyio.sleep(LOOK_AGAIN_SECONDS)
+
+    def _check_path(self, lane: Lane, invocation: Invocation, order: Order) -> None:
+        """Refuse a call that would wait for a lane that is held until it ends.
+
+        Whether a handler that is hosted elsewhere takes the lane is not known here; its owner decides.
+        """
+        path = _held(lane, invocation)
+        if order.shared or not closes(path, order.object_name, order.key_text):
+            return
+        hosted = self._app.objects.get(order.object_name)
+        handler = None if hosted is None else hosted.handlers.get(order.handler_name)
+        if handler is not None and handler.kind == "exclusive":
+            raise deadlock(path, Held(order.object_name, order.key_text, order.handler_name))
+
+    async def _write(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, fact: Record, more: list[Operation]
+    ) -> None:
+        """Make a command durable, with what leaves with it and the state written since the last durable point.
+
+        Nothing need be durable before: whatever the command is built on lies ahead of it in the same lane, and a commit
+        that is refused takes those behind it in its lane along.
+        """
+        ctx.check_current()
+        was_accepted = invocation.accepted
+        writes = acceptance(lane, invocation)
+        record(invocation, fact)
+        delta = ctx.writes
+        writes.append(operations.record(lane.partition.space, invocation.raw_id, fact))
+        writes.extend(state_change(lane, invocation, delta))
+        writes.extend(more)
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        lane.commit(writes, delta or None, partial(_written, invocation, fact, durable, was_accepted))
+        await self._steps.through(ctx, durable)
+        ctx.pass_durable_point()
+
+
+def deadlock(path: tuple[Held, ...], target: Held) -> Deadlock:
+    """Return the error of a call that would wait for one of those who wait for it."""
+    return Deadlock(tuple(map(str, (*path, target))))
+
+
+def _held(lane: Lane, invocation: Invocation) -> tuple[Held, ...]:
+    """Return the lanes that are held until an invocation has ended: those of its callers, and its own."""
+    own = Held(lane.partition.space.type_name, lane.key_text, invocation.handler.name)
+    return (own,) if invocation.caller is None else (*invocation.caller.path, own)
+
+
+def _post(lane: Lane, space: PartitionSpace, message: bytes) -> Operation:
+    return operations.post(lane.partition.space, space.name, message)
+
+
+def _is_for(found: MessageSent | CallStarted, order: Order) -> bool:
+    recorded = (found.type_name, found.key, found.handler)
+    return recorded == (order.object_name, order.key_text, order.handler_name)
+
+
+def _in_words(ctx: ExclusiveContext, what: str, order: Order) -> str:
+    preposition = "to" if what == "send" else "of"
+    target = f"{order.object_name}.{order.handler_name} at {order.key_text}"
+    return f"command {ctx.index}, {what} {preposition} {target}"
+
+
+def _written(
+    invocation: Invocation,
+    fact: Record,
+    future: asyncio.Future[None],
+    was_accepted: bool,  # noqa: FBT001, a callback's argument
+    now_ms: int,
+    error: BaseException | None,
+) -> None:
+    """Note a durable command for the next run, also when the one that wrote it waits no longer."""
+    if error is None:
+        invocation.records.append(fact)
+        if isinstance(fact, TimerSet):
+            invocation.due_ms = now_ms + fact.delay_ms
+    elif not was_accepted and not isinstance(error, Fenced | OwnershipLost):
+        take_out(invocation)
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,284 @@
+"""Invocations that wait for another object's reply or for their time: in memory for a while, then in the journal alone.
+
+A wait ends with a record, whoever owns the partition by then. Where the handler is still in memory it goes on from
+where it stands; else its lane is loaded and it is replayed up to there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..journal import operations
+from ..journal.batch import Commit, Operation
+from ..journal.codec import Undecodable, pack
+from ..journal.errors import Fenced, MessageLost, Suspended, code_of, fields_of
+from ..journal.inbox import leaves_no_trace
+from ..journal.key import format_id
+from ..journal.messages import Reply
+from ..journal.outbox import read_messages
+from ..journal.outcomes import Refused, encode_outcome
+from ..journal.records import CallCompleted, CallStarted, TimerFired, TimerSet
+from .endings import record
+from .invocation import Hold, Invocation
+from .partition import OwnershipLost, Partition, Phase
+from .wheel import Wheel
+
+if TYPE_CHECKING:
+    from ..journal.keyspace import PartitionSpace
+    from ..journal.requests import Request
+    from ..journal.store import Store
+    from .context import ExclusiveContext
+    from .lane import Lane
+    from .slots import Slots
+    from .timers import Timers
+
+logger = logging.getLogger("keylane.invocation")
+
+_End: TypeAlias = CallCompleted | TimerFired
+
+
+class Waits:
+    """The waits of one worker.
+
+    Args:
+        timers: Asks what is due.
+        residency_seconds: How long a handler that waits stays in memory.
+    """
+
+    def __init__(self, timers: Timers, residency_seconds: float) -> None:
+        self._timers = timers
+        self._residency_seconds = residency_seconds
+        self._residents: Wheel[Invocation] = Wheel(let_go)
+        self.slots: Slots[Lane]
+
+    async def ended(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: int) -> _End:
+        """Wait for the record that ends the open wait of an invocation; its slot serves others meanwhile.
+
+        Raises:
+            Suspended: The handler leaves memory, or its partition is handed over: it goes on from its journal.
+        """
+        while True:
+            ctx.check_current()
+            found = _end_of(invocation, index)
+            if found is not None:
+                return found
+            if invocation.handler.is_blocking and invocation.standing is not None:
+                # A thread is too dear to be held for as long as others take.
+                invocation.hold = Hold.WAITING
+                raise ctx.end(Suspended())
+            await self._wait(ctx, lane, invocation)
+
+    async def _wait(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation) -> None:
+        partition = lane.partition
+        if partition.phase is not Phase.OPEN:
+            raise ctx.end(Suspended())
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        partition.sleepers[invocation.raw_id] = future
+        place = self._residents.add(invocation, self._residency_seconds)
+        try:
+            with self.slots.lent():
+                await future
+        except Suspended as suspended:
+            # A handler that swallows it must not be taken to have succeeded.
+            raise ctx.end(suspended) from None
+        finally:
+            self._residents.discard(invocation, place)
+            if partition.sleepers.get(invocation.raw_id) is future:
+                del partition.sleepers[invocation.raw_id]
+
+    def take_reply(self, partition: Partition, entry: bytes, request: Request) -> None:
+        """Take the reply to a call in; its caller may be in memory or not.
+
+        Raises:
+            InvalidKey: What it says of its caller is no key.
+        """
+        try:
+            reply = Reply.decode(request.payload or b"")
+        except Undecodable:
+            writes = [operations.keep_undecodable(request.encode()), operations.settle_entry(entry)]
+            partition.writer.commit(Commit(writes, _ignore))
+            return
+        partition.lane(request.key)
+        partition.serving.add(request.invocation)
+        self._seek_caller(partition, entry, request, reply)
+
+    def _seek_caller(self, partition: Partition, entry: bytes, request: Request, reply: Reply) -> None:
+        if partition.phase is Phase.LOST:
+            return
+        lane = partition.lane(request.key)
+        again = partial(self._seek_caller, partition, entry, request, reply)
+        if lane.load_error is not None or lane.error is not None or lane.refused:
+            # What is known of the lane is about to change, or can't be read yet; the sweep asks again.
+            partition.recall_again.append(again)
+        elif not lane.loaded:
+            lane.when_loaded = (*lane.when_loaded, partial(self._loaded, lane, again))
+        elif reply.invocation in partition.open:
+            self._answer_caller(partition, entry, request, reply)
+        else:
+            answer = partial(self._answer_caller, partition, entry, request, reply)
+            partition.host.find_parked(lane, reply.invocation, answer)
+
+    @staticmethod
+    def _loaded(lane: Lane, again: Callable[[], None]) -> None:
+        if lane.loaded:
+            again()
+        else:
+            lane.partition.recall_again.append(again)
+
+    def _answer_caller(self, partition: Partition, entry: bytes, request: Request, reply: Reply) -> None:
+        if partition.phase is Phase.LOST:
+            return
+        invocation = partition.open.get(reply.invocation)
+        if invocation is None or not _awaits_reply(invocation, reply.index):
+            # A second copy, or the caller has ended otherwise.
+            _note_taken(partition, request.invocation)
+            partition.settle_entry(entry)
+            return
+        again = partial(self._seek_caller, partition, entry, request, reply)
+        done = partial(_note_taken, partition, request.invocation)
+        fact = CallCompleted(reply.index, reply.outcome)
+        self._end(invocation, fact, [operations.settle_entry(entry)], done, again)
+
+    def fire(self, partition: Partition, invocation: Invocation) -> None:
+        """Take note that the time of an invocation in memory has come, if that is what it waits for."""
+        standing = invocation.standing
+        if standing is None or not isinstance(standing.waiting, TimerSet) or invocation.hold is Hold.RETRYING:
+            return
+        lane = invocation.lane
+        left_ms = invocation.due_ms - partition.now_ms()
+        if left_ms > 0 or not lane.loaded or lane.error is not None or lane.refused:
+            self._timers.ask_in(partition, max(left_ms, 0))
+            return
+        fact = TimerFired(standing.waiting.index)
+        ask_again = partial(self._timers.sweep, partition)
+        self._end(invocation, fact, [operations.unschedule(invocation.raw_id)], _nothing, ask_again)
+
+    def _end(
+        self,
+        invocation: Invocation,
+        fact: _End,
+        more: list[Operation],
+        done: Callable[[], None],
+        again: Callable[[], None],
+    ) -> None:
+        """Record the end of a wait, and let the handler go on once it is durable.
+
+        Args:
+            invocation: The one that waits.
+            fact: What ends its wait.
+            more: What is written with it.
+            done: Called once it is durable.
+            again: Tries it once more, where the store has refused the lane's commits.
+        """
+        lane = invocation.lane
+        assert invocation.standing is not None
+        is_parked = invocation.standing.paused is not None
+        record(invocation, fact)
+        writes = [operations.record(lane.partition.space, invocation.raw_id, fact), *more]
+        if not is_parked:
+            writes.append(operations.unpark(lane.key_text))
+        lane.commit(writes, None, partial(_ended, invocation, fact, done, again))
+
+    async def fail_lost_calls(self, store: Store, partition: Partition, target: PartitionSpace) -> None:
+        """Tell the callers in memory whose call to a partition is nowhere that it was lost.
+
+        Raises:
+            StoreUnavailable: The store is away; some may not have been told.
+        """
+        waiting = [(each, call) for each in list(partition.open.values()) for call in _open_calls(each, target)]
+        if not waiting:
+            return
+        still_here = await read_messages(store, partition.space.outbox(target.name))
+        for invocation, call in waiting:
+            if any(call.invocation in message for message in still_here):
+                continue
+            is_lost = await leaves_no_trace(store, target, call.invocation)
+            if is_lost and _awaits_reply(invocation, call.index) and partition.phase is Phase.OPEN:
+                self._lose_call(invocation, call)
+
+    def _lose_call(self, invocation: Invocation, call: CallStarted) -> None:
+        callee = format_id(call.type_name, call.partition, call.invocation)
+        error = MessageLost(invocation_id=callee)
+        outcome = encode_outcome(Refused(code_of(error), error.message, pack(fields_of(error))))
+        logger.error("%s: its call %s was lost", invocation.lane.partition.invocation_id(invocation.raw_id), callee)
+        self._end(invocation, CallCompleted(call.index, outcome), [], _nothing, _nothing)
+
+
+def let_go(invocation: Invocation) -> None:
+    """Let a handler leave memory that has waited there for long enough."""
+    standing = invocation.standing
+    future = invocation.lane.partition.sleepers.get(invocation.raw_id)
+    if future is None or future.done() or standing is None or standing.waiting is None:
+        # The end of its wait is on its way to the store.
+        return
+    invocation.hold = Hold.WAITING
+    future.set_exception(Suspended())
+
+
+def _end_of(invocation: Invocation, index: int) -> _End | None:
+    """Return the durable record that ends a wait, if there is one."""
+    for each in reversed(invocation.records):
+        if isinstance(each, CallCompleted | TimerFired):
+            return each if each.index == index else None
+    return None
+
+
+def _awaits_reply(invocation: Invocation, index: int) -> bool:
+    standing = invocation.standing
+    waiting = None if standing is None or invocation.ended else standing.waiting
+    return isinstance(waiting, CallStarted) and waiting.index == index
+
+
+def _open_calls(invocation: Invocation, target: PartitionSpace) -> list[CallStarted]:
+    """Return the call to a partition that an invocation waits for, once it is durable."""
+    waiting = None if invocation.standing is None else invocation.standing.waiting
+    if not isinstance(waiting, CallStarted) or waiting not in invocation.records:
+        return []
+    return [waiting] if (waiting.type_name, waiting.partition) == (target.type_name, target.number) else []
+
+
+def _ended(
+    invocation: Invocation,
+    fact: _End,
+    done: Callable[[], None],
+    again: Callable[[], None],
+    now_ms: int,
+    error: BaseException | None,
+) -> None:
+    del now_ms
+    partition = invocation.lane.partition
+    future = partition.sleepers.get(invocation.raw_id)
+    is_resident = future is not None and not future.done()
+    if isinstance(error, Fenced | OwnershipLost):
+        return
+    if error is not None:
+        # Its lane is read anew, and waits again.
+        if future is not None and is_resident:
+            future.set_exception(Suspended())
+        partition.recall_again.append(again)
+        return
+    invocation.records.append(fact)
+    done()
+    if invocation.hold is Hold.WAITING:
+        invocation.hold = None
+    if future is not None and is_resident:
+        future.set_result(None)
+    else:
+        partition.host.ready(invocation.lane)
+
+
+def _note_taken(partition: Partition, raw_id: bytes) -> None:
+    partition.serving.discard(raw_id)
+    partition.remember(raw_id)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _ignore(now_ms: int, error: BaseException | None) -> None:
+    del now_ms, error
