@@ -72,15 +72,21 @@ class Caller:
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise Undecodable("a caller is not msgpack") from error
         match _some(value, _CALLER_FIELDS):
-            case [str() as name, int() as number, str() as key, bytes() as raw_id, int() as index, list() as path]:
-                return cls(name, number, key, raw_id, index, tuple(map(_held, cast("list[object]", path))))
+            case [str() as name, int() as number, str() as key, bytes() as raw_id, int() as index, path]:
+                return cls(name, number, key, raw_id, index, tuple(map(_held, _items(path))))
             case _:
                 raise Undecodable("not a caller")
 
 
+def _items(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise Undecodable("not an array")
+    return cast("list[object]", value)
+
+
 def _some(value: object, count: int) -> list[object]:
     """Return so many items of an array; what a later version adds behind them is left out."""
-    return cast("list[object]", value)[:count] if isinstance(value, list) else []
+    return _items(value)[:count]
 
 
 _CALLER_FIELDS: Final = 6
