@@ -178,16 +178,21 @@ def standing_at(record: Record) -> Standing:
             assert_never(record)
 
 
+def seconds_of(milliseconds: int) -> str:
+    """Return a time in seconds, exactly."""
+    return f"{milliseconds / 1000:,.3f}".rstrip("0").rstrip(".") + " s"
+
+
 def in_words(record: MessageSent | CallStarted | TimerSet) -> str:
     """Return a command that is no step in words."""
     match record:
         case MessageSent():
-            later = f", {record.delay_ms / 1000:g} s later" if record.delay_ms else ""
+            later = f", {seconds_of(record.delay_ms)} later" if record.delay_ms else ""
             return f"send to {record.type_name}.{record.handler} at {record.key}{later}"
         case CallStarted():
             return f"call of {record.type_name}.{record.handler} at {record.key}"
         case TimerSet():
-            return f"sleep of {record.delay_ms / 1000:g} s"
+            return f"sleep of {seconds_of(record.delay_ms)}"
 
 
 def steps_of(notes: Sequence[Noted]) -> tuple[Step, ...]:

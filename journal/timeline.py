@@ -13,7 +13,7 @@ from .descriptions import Event, What
 from .key import format_id
 from .keyspace import PartitionSpace
 from .lane_reading import ask
-from .noted import Noted, moment, named, noted, written_at_ms
+from .noted import Noted, moment, named, noted, seconds_of, written_at_ms
 from .outcomes import Failure, Refused, Rejected, Replayed, Succeeded, decode_outcome
 from .records import (
     Accepted,
@@ -256,9 +256,9 @@ def _detail(record: Record) -> str:
         case Resumed():
             return f"by {record.by}: {record.reason}"
         case Scheduled() | TimerSet():
-            return f"for {record.delay_ms / 1000:g} s"
+            return f"for {seconds_of(record.delay_ms)}"
         case MessageSent():
-            later = f", to begin {record.delay_ms / 1000:g} s later" if record.delay_ms else ""
+            later = f", to begin {seconds_of(record.delay_ms)} later" if record.delay_ms else ""
             return f"at {record.key}, {format_id(record.type_name, record.partition, record.invocation)}{later}"
         case CallStarted():
             return f"at {record.key}, {format_id(record.type_name, record.partition, record.invocation)}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from ..journal import operations
+from ..journal import noted, operations
 from ..journal.batch import Operation
 from ..journal.errors import Deadlock, Fenced, KeylaneError, StoreUnavailable
 from ..journal.key import format_id
@@ -155,7 +155,7 @@ class Messages:
                 self._stand_still(lane, [operations.schedule(invocation.raw_id, left_ms)])
                 self._timers.ask_in(partition, left_ms)
         else:
-            await diverge(ctx, lane, invocation, found, f"command {ctx.index}, sleep of {delay_ms / 1000:g} s")
+            await diverge(ctx, lane, invocation, found, f"command {ctx.index}, sleep of {noted.seconds_of(delay_ms)}")
         await self._ended(ctx, lane, invocation, found.index)
 
     async def _ended(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keylane.journal.keyspace import PartitionSpace
+from keylane.journal.library import Library, library
 from keylane.journal.outbox import Arrived, Consignment, Delivery, Missing, Stale, Undelivered, deliver
 from keylane.journal.store import Store
 from tests.faults.harness import eventually
@@ -106,7 +108,7 @@ def open_store(store_url: str) -> Iterator[OpenStore]:
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn=st.lists(consignments(), min_size=1, max_size=25))
 def test_what_is_delivered_is_what_the_model_takes(open_store: OpenStore, drawn: list[Consignment]) -> None:
-    """Duplicates, gaps, late copies of former histories and messages that are known: answer by answer, and the inbox."""
+    """Duplicates, gaps, copies of former histories and messages that are known: answer by answer, and the inbox."""
     number = next(open_store.numbers)
     expected, found = open_store.portal.call(run, open_store.store, number, drawn)
 
@@ -127,7 +129,7 @@ async def run(store: Store, number: int, drawn: list[Consignment]) -> tuple[obje
 def test_whatever_is_sent_again_each_message_is_taken_once_in_order(
     open_store: OpenStore, cuts: list[tuple[int, int]]
 ) -> None:
-    """A sender that sends any pieces of its outbox any number of times, and then what is missing, leaves all of them."""
+    """A sender that sends pieces of its outbox any number of times, and then what is missing, leaves all of them."""
     number = next(open_store.numbers)
 
     assert open_store.portal.call(run_pieces, open_store.store, number, cuts) == list(range(1, 21))
@@ -234,6 +236,47 @@ async def test_a_partition_of_another_release_is_left_alone(store: Store) -> Non
 
     assert isinstance(answer, Undelivered)
     assert "SCHEMA" in answer.why
+
+
+def changed(sound: str, weak: str) -> Library:
+    """Return the library with one condition replaced, under a name of its own."""
+    whole = library()
+    assert whole.code.count(sound) == 1
+    name = whole.name.replace("keylane_", "keylane_0")
+    code = whole.code.replace(sound, weak).replace(whole.name, name)
+    return dataclasses.replace(whole, name=name, prefix=f"{name}_", code=code)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("sound", "weak"),
+    [
+        ("if number == mark + 1 then", "if true then"),
+        ("if is_retired(retired, argv[2]) then", "if false then"),
+        ("if at == 0 or redis.call('EXISTS', keys[at], keys[at + 1]) == 0 then", "if true then"),
+        ("if argv[4] ~= int(mark) then return refuse('GAP', int(mark)) end", ""),
+    ],
+    ids=["the number", "the history", "the id", "the gap"],
+)
+async def test_without_a_safeguard_messages_are_doubled_or_lost(
+    store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch, sound: str, weak: str
+) -> None:
+    """A safeguard that nobody would miss is no safeguard: each of them makes the model and the store differ."""
+    monkeypatch.setattr("keylane.journal.store.library", lambda: changed(sound, weak))
+    again = Consignment(SOURCE, HISTORIES[1], 2, [b"known"], None, [KNOWN])
+    deliveries = [
+        consignment(1, b"a", b"b"),
+        consignment(1, b"a", b"b", b"c"),
+        consignment(5, b"e"),
+        consignment(1, b"x", history=HISTORIES[1]),
+        again,
+        consignment(4, b"d"),
+    ]
+    async with Store(store_url, namespace=namespace) as store:
+        expected, found = await run(store, 0, deliveries)
+        await store.call("FUNCTION", "DELETE", store.library.name)
+
+    assert found != expected
 
 
 @pytest.mark.anyio

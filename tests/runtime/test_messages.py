@@ -1,4 +1,4 @@
-"""Calls and messages between objects: typed, recorded, in order, and never a reason for a lane to stand still for ever."""
+"""Calls and messages between objects: typed, recorded, in order, and no reason for a lane to stand still for ever."""
 
 from __future__ import annotations
 
@@ -187,11 +187,13 @@ async def test_a_plain_function_calls_sends_and_sleeps_too(runtime: Runtime) -> 
 async def test_more_plain_functions_wait_than_there_are_threads(store_url: str, namespace: str) -> None:
     """A thread that waits is given back, or those that are called would never get one."""
     settings = Settings(blocking_threads=2)
-    async with Runtime(App([stock, desk], settings=settings), store=store_url, namespace=namespace) as runtime:
-        async with anyio.create_task_group() as tasks:
-            for number in range(12):
-                item = Item(name=f"i-{number}")
-                tasks.start_soon(runtime.client.call, buy_blocking, f"acme/d-{number}", item)
+    async with (
+        Runtime(App([stock, desk], settings=settings), store=store_url, namespace=namespace) as runtime,
+        anyio.create_task_group() as tasks,
+    ):
+        for number in range(12):
+            item = Item(name=f"i-{number}")
+            tasks.start_soon(runtime.client.call, buy_blocking, f"acme/d-{number}", item)
 
 
 async def test_a_shared_handler_is_called_and_leaves_no_lane_waiting(runtime: Runtime) -> None:

@@ -18,8 +18,9 @@ from keylane.runtime.messages import Messages
 
 pytestmark = pytest.mark.anyio
 
-#: A tree of calls: the object's number, and what its handler calls one after the other.
-Tree = tuple[int, list["Tree"]]
+NONE: list[Any] = []
+#: What a handler calls one after the other: numbers of objects, and what each of them calls.
+DIAMOND: list[Any] = [(1, [(3, NONE)]), (2, [(3, NONE)])]
 
 node = VirtualObject("Node", owner="tests", partitions=4, state={"visits": int})
 
@@ -33,9 +34,14 @@ async def visit(ctx: ObjectContext, calls: list[Any]) -> int:
         try:
             total += await ctx.call("Node", f"acme/{number}", "visit", further)
         except Deadlock as error:
-            assert error.path[-1] == f"Node.visit at acme/{number}"
-            assert f"Node.visit at {ctx.key}" in error.path
+            check_path(error.path, [f"Node.visit at {ctx.key}", f"Node.visit at acme/{number}"])
     return total
+
+
+def check_path(path: tuple[str, ...], names: list[str]) -> None:
+    """Make sure that a path ends at the call and leads through its caller."""
+    assert path[-1] == names[-1]
+    assert set(names) <= set(path)
 
 
 @node.handler
@@ -59,7 +65,7 @@ async def peek_at(ctx: ObjectContext, number: int) -> int:
 
 @node.handler
 async def remind_myself(ctx: ObjectContext) -> str:
-    return (await ctx.send(chain, ctx.key, [])).id
+    return (await ctx.send(chain, ctx.key, NONE)).id
 
 
 @node.shared
@@ -75,7 +81,7 @@ async def runtime(store_url: str, namespace: str) -> AsyncIterator[Runtime]:
 
 async def is_free(runtime: Runtime, number: int) -> bool:
     """Return whether nothing is open in a lane, and something can run in it."""
-    assert await runtime.client.call(chain, f"acme/{number}", [], timeout=5) == "end"
+    assert await runtime.client.call(chain, f"acme/{number}", NONE, timeout=5) == "end"
     return (await runtime.client.inspect("Node", f"acme/{number}")).lane.open == ()
 
 
@@ -95,13 +101,13 @@ async def test_the_call_that_closes_a_circle_is_refused_with_the_path(runtime: R
 
 async def test_calling_one_object_twice_by_different_ways_is_no_circle(runtime: Runtime) -> None:
     """A diamond: both calls of the shared corner have ended before the other begins."""
-    assert await runtime.client.call(visit, "acme/0", [(1, [(3, [])]), (2, [(3, [])])], timeout=10) == 5
+    assert await runtime.client.call(visit, "acme/0", DIAMOND, timeout=10) == 5
     assert await runtime.client.call(visits, "acme/3") == 2
 
 
 async def test_a_handler_that_only_reads_is_called_of_an_object_that_waits(runtime: Runtime) -> None:
     """It takes no lane, so it waits for nobody; it sees what is durable."""
-    await runtime.client.call(visit, "acme/1", [], timeout=10)
+    await runtime.client.call(visit, "acme/1", NONE, timeout=10)
 
     assert await runtime.client.call(peek, "acme/1", 2, timeout=10) == 1
 
@@ -121,9 +127,7 @@ async def call_back(ctx: ObjectContext, words: list[str]) -> Any:
     return await ctx.call(words[0], words[1], words[2], *words[3:])
 
 
-async def test_a_circle_through_a_worker_that_lacks_the_code_is_refused_too(
-    store_url: str, namespace: str
-) -> None:
+async def test_a_circle_through_a_worker_that_lacks_the_code_is_refused_too(store_url: str, namespace: str) -> None:
     """Whether the handler takes the lane is not known there; its owner knows, and refuses it with the same error."""
     near = VirtualObject("Near", owner="tests", partitions=2)
 
@@ -188,7 +192,7 @@ def expected(number: int, calls: list[Any], held: frozenset[int]) -> int:
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(start=st.integers(0, 6), calls=trees(6))
 def test_no_graph_of_calls_ends_with_a_lane_held(hosting: Hosting, start: int, calls: list[Any]) -> None:
-    """Up to six hops, circles and diamonds among them: every call ends, with what a plain walk gives, and all is free."""
+    """Up to six hops, with circles and diamonds: every call ends, with what a plain walk gives, and all is free."""
     visited = hosting.portal.call(walk, hosting.runtime, start, calls)
 
     assert visited == expected(start, calls, frozenset())
