@@ -183,10 +183,6 @@ def _read(store: Store, outbox: bytes, done: EntriesRead, reply: Any) -> None:
     done([(int(name.partition(b"-")[0]), fields[1]) for name, fields in entries])
 
 
-def _ignore(reply: Any) -> None:
-    del reply
-
-
 #: Messages that are read at once where all of an outbox is wanted.
 _PAGE: Final = 100
 

@@ -39,11 +39,10 @@ class RequestKind(StrEnum):
     @property
     def is_message(self) -> bool:
         """Whether another object asks, so that it came by way of its partition's outbox."""
-        return self in MESSAGES
+        return self in _MESSAGES
 
 
-#: What another object asks for.
-MESSAGES: Final = frozenset({RequestKind.OBJECT_CALL, RequestKind.OBJECT_SEND, RequestKind.REPLY})
+_MESSAGES: Final = frozenset({RequestKind.OBJECT_CALL, RequestKind.OBJECT_SEND, RequestKind.REPLY})
 
 
 @dataclass(frozen=True, slots=True)

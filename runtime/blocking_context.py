@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.from_thread
 
 from ..objects.context import BlockingObjectContext, BlockingSharedContext
+from .context import lacking
 
 if TYPE_CHECKING:
     import logging
@@ -27,6 +28,10 @@ class BlockingReadingContext(BlockingSharedContext):
 
     def __init__(self, ctx: ReadingContext | ExclusiveContext) -> None:
         self._ctx = ctx
+
+    def __getattr__(self, name: str) -> Any:
+        """Say of what a shared handler lacks where it is to be had."""
+        return lacking(name)
 
     @property
     def key(self) -> Key:

@@ -7,7 +7,7 @@ import logging
 import random
 import uuid
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..journal import codec
 from ..journal.errors import Fenced, InvalidOutput, Suspended
@@ -104,12 +104,7 @@ class ReadingContext(SharedContext):
 
     def __getattr__(self, name: str) -> Any:
         """Say of what a shared handler lacks where it is to be had."""
-        if name in _EXCLUSIVE_ONLY:
-            raise AttributeError(
-                f"ctx.{name} does not exist in a shared handler: it reads what is durable and leaves no history; "
-                "declare the handler with @….handler instead, or call one that is"
-            )
-        raise AttributeError(name)
+        return lacking(name)
 
     @property
     def key(self) -> Key:
@@ -150,6 +145,20 @@ class ReadingContext(SharedContext):
     def uuid(self) -> uuid.UUID:
         """Return a random UUID."""
         return uuid.UUID(int=self.random().getrandbits(128), version=4)
+
+
+def lacking(name: str) -> NoReturn:
+    """Raise for an attribute that the context of a shared handler does not have.
+
+    Raises:
+        AttributeError: In any case.
+    """
+    if name in _EXCLUSIVE_ONLY:
+        raise AttributeError(
+            f"ctx.{name} does not exist in a shared handler: it reads what is durable and leaves no history; "
+            "declare the handler with @….handler instead, or call one that is"
+        )
+    raise AttributeError(name)
 
 
 def _always() -> bool:

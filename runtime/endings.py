@@ -176,7 +176,6 @@ def accept_in_order(lane: Lane, last: Invocation) -> None:
     """Take in everything of a lane up to an invocation, in the order of the lane, which is the order of intake."""
     writes: list[Operation] = []
     taken: list[Invocation] = []
-    head = lane.queue[0]
     for invocation in lane.queue:
         if not invocation.ended and not invocation.accepted and invocation.hold is not Hold.RECALLING:
             writes.extend(acceptance(lane, invocation))
@@ -184,10 +183,15 @@ def accept_in_order(lane: Lane, last: Invocation) -> None:
         if invocation is last:
             break
     if writes:
-        if head.standing is not None and head.standing.waiting is not None and head.hold is not Hold.RETRYING:
+        if _stands_still(lane.queue[0]):
             # What came in behind a head that waits can't run either: whoever takes over need not read the lane.
             writes.append(operations.stand_still(lane.key_text))
         lane.accept(writes, taken, partial(_accepted, taken))
+
+
+def _stands_still(head: Invocation) -> bool:
+    standing = head.standing
+    return standing is not None and standing.waiting is not None and head.hold is not Hold.RETRYING
 
 
 def _accepted(taken: list[Invocation], now_ms: int, error: BaseException | None) -> None:

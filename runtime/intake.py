@@ -25,7 +25,7 @@ from ..journal.key import Key
 from ..journal.messages import Held, closes
 from ..journal.outcomes import Outcome, Succeeded, encode_outcome
 from ..journal.records import PauseReason
-from ..journal.requests import MESSAGES, Request, RequestKind, ResumeOrder
+from ..journal.requests import Request, RequestKind, ResumeOrder
 from .claims import Claims
 from .door import DoorClosed
 from .endings import accept_in_order, answer, refuse, resumption
@@ -220,9 +220,9 @@ class Intake:
     ) -> None:
         lane = invocation.lane = partition.lane(key_text)
         # A message of another object is taken in whatever is before it; a call of one is told, as its outcome.
-        if kind is not RequestKind.OBJECT_SEND and len(lane.queue) >= partition.backlog:
+        if len(lane.queue) >= partition.backlog and kind is not RequestKind.OBJECT_SEND:
             raise Overloaded(BACKLOG_RETRY_SECONDS)
-        if kind not in MESSAGES and partition.has_no_room(self._calls_max, lane.key.tenant):
+        if not kind.is_message and partition.has_no_room(self._calls_max, lane.key.tenant):
             raise Overloaded(WORKER_RETRY_SECONDS, "this worker has as many calls in hand as it may")
         if idempotency_key is not None:
             self._claims.claim(lane, invocation, basis, idempotency_key)

@@ -73,7 +73,8 @@ class Outbox:
         partition.writer.on_posted = partial(self._posted, partition)
         if kept.history is not None and kept.history != partition.history:
             kept = self._begin_history(partition, kept)
-        self._is_again[partition] = kept.is_again
+        # A history is named after the epoch that it began in: only the very first one has none before it.
+        self._is_again[partition] = kept.is_again or not partition.history.startswith("1-")
         routes = self._routes[partition] = {}
         for outbox, counted in kept.counted.items():
             route = routes[outbox] = self._route(partition, outbox, counted, kept.bases.get(outbox, _FROM_ONE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 from collections.abc import AsyncIterator, Iterator
@@ -16,7 +17,6 @@ from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.library import Library, library
 from keylane.journal.outbox import Arrived, Consignment, Delivery, Missing, Stale, Undelivered, deliver
 from keylane.journal.store import Store
-from tests.faults.harness import eventually
 
 SOURCE = "Order.1"
 RETIRED = 4
@@ -76,10 +76,9 @@ def consignments(draw: st.DrawFn) -> Consignment:
 
 async def sent(store: Store, space: PartitionSpace, consignment: Consignment) -> Delivery:
     """Deliver and return what became of it."""
-    answers: list[Delivery] = []
-    deliver(store, space, consignment, answers.append)
-    await eventually(lambda: answers, "an answer")
-    return answers[0]
+    answer: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+    deliver(store, space, consignment, answer.set_result)
+    return await answer
 
 
 async def inbox(store: Store, space: PartitionSpace) -> list[bytes]:

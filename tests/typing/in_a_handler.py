@@ -6,9 +6,9 @@ from random import Random
 from typing import Any, assert_type
 from uuid import UUID
 
-from keylane import BlockingObjectContext, BlockingSharedContext, Key, ObjectContext, RetryPolicy, SharedContext
+from keylane import BlockingObjectContext, BlockingSharedContext, Key, ObjectContext, RetryPolicy, Sent, SharedContext
 
-from .declared import Ask, Done
+from .declared import Ask, Done, blocking_refund, blocking_touch, count, refund, refund_many, touch
 
 
 async def read_order(key: str) -> Ask:
@@ -38,6 +38,36 @@ async def refused_steps(ctx: ObjectContext) -> None:
     await ctx.run("read", read_order, "k", on_exhausted="fail")  # type: ignore[call-overload]  # E no such choice
     await ctx.run("read", read_order, "k", timeout=3)  # type: ignore[call-overload]  # E a timeout is a timedelta
     _wrong: int = await ctx.run("read", read_order, "k")  # type: ignore[arg-type]  # E another result
+
+
+async def messages(ctx: ObjectContext) -> None:
+    assert_type(await ctx.call(refund, "acme/1", Ask(1)), Done)
+    assert_type(await ctx.call(blocking_refund, Key("acme", "1"), Ask(1)), Done)
+    assert_type(await ctx.call(touch, "acme/1"), None)
+    assert_type(await ctx.call(blocking_touch, "acme/1"), int)
+    assert_type(await ctx.call(count, "acme/1"), int)
+    assert_type(await ctx.call(refund_many, "acme/1", [Ask(1)]), dict[str, Done])
+    assert_type(await ctx.call("Order", "acme/1", "refund", {"amount": 1}), Any)
+    assert_type(await ctx.send(refund, "acme/1", Ask(1), delay=timedelta(hours=1)), Sent)
+    assert_type(await ctx.send("Order", "acme/1", "touch", delay=0.5), Sent)
+    await ctx.sleep(timedelta(days=1))
+    await ctx.sleep(0.5)
+
+
+def blocking_messages(ctx: BlockingObjectContext) -> None:
+    assert_type(ctx.call(refund, "acme/1", Ask(1)), Done)
+    assert_type(ctx.call("Order", "acme/1", "touch"), Any)
+    assert_type(ctx.send(touch, "acme/1", delay=1), Sent)
+    ctx.sleep(timedelta(days=1))
+
+
+async def refused_messages(ctx: ObjectContext, shared: SharedContext) -> None:
+    await ctx.call(refund, "acme/1", "40.00")  # type: ignore[misc]  # E another type of argument
+    await ctx.call(refund, "acme/1")  # type: ignore[arg-type]  # E the argument is missing
+    await ctx.send(touch, "acme/1", Ask(1))  # type: ignore[misc]  # E the handler takes none
+    await ctx.send(refund, "acme/1", Ask(1), delay="1 h")  # type: ignore[call-overload]  # E no time
+    await ctx.call(refund, "acme/1", Ask(1), delay=1)  # type: ignore[call-overload]  # E a call is made now
+    await shared.call(count, "acme/1")  # type: ignore[attr-defined]  # E a shared handler only reads
 
 
 async def state(ctx: ObjectContext) -> None:
