@@ -155,7 +155,12 @@ async def test_a_handler_that_waits_for_a_moment_goes_on_where_it_stands(runtime
     gates["a"] = anyio.Event()
     handle = await runtime.client.send(call_it, "acme/w", "a")
     await waiting(runtime, handle)
-    assert in_memory(runtime, handle.id)
+
+    async def is_resident() -> bool:
+        return in_memory(runtime, handle.id)
+
+    # The store has its record a moment before its owner hears of it.
+    await eventually(is_resident)
     gates["a"].set()
 
     assert await handle.result(timeout=10) == "step a"
