@@ -105,7 +105,8 @@ def _invocation_pairs(told: InvocationDescription) -> list[tuple[str, str]]:
         ("accepted", _since(told.accepted_at, now)),
         ("ended", _since(told.ended_at, now)),
         ("attempts", f"{told.failed_attempts} failed" if told.failed_attempts else ""),
-        ("next try", _since(told.retry_due_at, now)),
+        ("waits", told.waits_for or ""),
+        ("due" if told.waits_for else "next try", _since(told.retry_due_at, now)),
         ("error", "" if told.error is None else in_words(told.error)),
         *_pause_pairs(told),
         ("result", _result(told)),
@@ -185,7 +186,7 @@ def _steps(told: InvocationDescription) -> Table:
 
 def _step_state(*, is_settled: bool, has_failed: bool) -> str:
     if not is_settled:
-        return "to be tried again"
+        return "to be tried again" if has_failed else "waited for"
     return "failed" if has_failed else "done"
 
 

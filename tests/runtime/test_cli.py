@@ -305,6 +305,24 @@ async def test_a_call_to_a_dead_worker_says_that_it_gives_no_sign(deployment: De
         await call.says("gives no sign of life")
 
 
+def test_a_send_with_a_delay_is_scheduled_and_described_with_its_time(hosted: Deployment) -> None:
+    """People and programs are told that it waits, and until when; a delay that is no time is wrong use."""
+    sent = hosted.run("send", "Counter", "acme/later", "add", "5", "--delay", "3600")
+    invocation = sent.out.strip()
+    described = hosted.run("describe", invocation, "--json").json
+    for _ in range(100):
+        if described["status"] == "scheduled":
+            break
+        described = hosted.run("describe", invocation, "--json").json
+    for_people = hosted.run("describe", invocation)
+
+    assert (described["status"], described["place"]) == ("scheduled", "journal")
+    assert described["waits_for"].startswith("is to begin later, until ")
+    assert "is to begin later" in for_people.out
+    assert hosted.run("send", "Counter", "acme/later", "add", "5", "--delay", "-1").code == 2
+    assert hosted.run("send", "Counter", "acme/later", "add", "5", "--delay", "0").code == 0
+
+
 async def test_a_send_without_a_worker_is_durable_and_described_as_waiting(deployment: Deployment) -> None:
     """It waits in the inbox, and the next worker runs it."""
     with deployment.worker() as first:
