@@ -37,6 +37,15 @@
 
 local ARITY = {s = 4, e = 3, h = 4, t = 3, x = 4, y = 3, q = 4, f = 4, u = 4, w = 2, l = 2, d = 3, c = 2, i = 2, b = 2, p = 2}
 
+-- Operations with a number of strings: what they have beside these.
+local BESIDE = {a = 3, r = 5}
+
+-- How many arguments the operation at i takes, its letter included.
+local function width(argv, i)
+  local beside = BESIDE[argv[i]]
+  return beside and beside + tonumber(argv[i + 2]) or ARITY[argv[i]]
+end
+
 local apply = {}
 
 function apply.s(keys, argv, i) redis.call('SET', keys[tonumber(argv[i + 1])], argv[i + 2], 'PX', argv[i + 3]) end
@@ -73,13 +82,12 @@ function apply.i(keys, argv, i) redis.call('XDEL', keys[4], argv[i + 1]) end
 function apply.b(keys, argv, i, now) redis.call('XADD', keys[6], int(now) .. '-*', 'm', argv[i + 1]) end
 function apply.p(keys, argv, i) redis.call('SPUBLISH', keys[5], argv[i + 1]) end
 
-local function append(keys, argv, i, now)
+function apply.a(keys, argv, i, now)
   local count = tonumber(argv[i + 2])
   redis.call('XADD', keys[tonumber(argv[i + 1])], int(now) .. '-*', unpack(argv, i + 3, i + 2 + count))
-  return i + 3 + count
 end
 
-local function restore(keys, argv, i)
+function apply.r(keys, argv, i)
   local list, count = keys[tonumber(argv[i + 1])], tonumber(argv[i + 2])
   local after = i + 3 + count
   redis.call('DEL', list)
@@ -89,7 +97,6 @@ local function restore(keys, argv, i)
   else
     redis.call('SREM', keys[3], argv[after + 1])
   end
-  return after + 2
 end
 
 -- The answer that was given to a batch before, or a refusal when the ring no longer holds it.
@@ -122,7 +129,7 @@ local function taken_number(keys, argv)
       local position = tonumber(argv[i + 1])
       if #redis.call('XRANGE', keys[position], argv[i + 2] .. '-1', '+', 'COUNT', 1) > 0 then return position end
     end
-    i = i + (verb == 'a' and 3 + tonumber(argv[i + 2]) or ARITY[verb])
+    i = i + width(argv, i)
   end
 end
 
@@ -144,15 +151,8 @@ local function commit(keys, argv)
   local now = partition_time(held[4], held[5])
   local i = 7
   while i <= #argv do
-    local verb = argv[i]
-    if verb == 'a' then
-      i = append(keys, argv, i, now)
-    elseif verb == 'r' then
-      i = restore(keys, argv, i)
-    else
-      apply[verb](keys, argv, i, now)
-      i = i + ARITY[verb]
-    end
+    apply[argv[i]](keys, argv, i, now)
+    i = i + width(argv, i)
   end
   local stamp = int(now)
   redis.call('HSET', owner, 'batch', argv[3], 'serial', argv[4], 'time', stamp,
