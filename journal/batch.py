@@ -16,7 +16,7 @@ Operation = tuple[Any, ...]
 #: The operations that name a key, and the letter of the type that the key must have.
 KEYED = {
     b"a": "s", b"t": "s", b"s": "-", b"e": "-", b"h": "h", b"q": "l", b"f": "l", b"u": "l", b"r": "l",
-    b"x": "x", b"y": "x",
+    b"x": "x", b"y": "x", b"k": "s", b"n": "z", b"o": "z",
 }  # fmt: skip
 
 #: The fixed keys behind the owner, in order: due, runnable, inbox, answer channel, undecodable; and which of them an

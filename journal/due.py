@@ -19,7 +19,7 @@ class Due:
 
     Args:
         now_ms: The partition's time.
-        ids: Raw ids of invocations that are due, earliest first.
+        ids: Raw ids of invocations that are due, or keys of objects whose history is; earliest first.
         next_in_ms: How long until the next one, None when there is none.
     """
 
@@ -28,8 +28,16 @@ class Due:
     next_in_ms: int | None
 
 
-async def read_all_due(store: Store, spaces: Sequence[PartitionSpace], limit: int) -> list[Due | KeylaneError]:
+async def read_all_due(
+    store: Store, spaces: Sequence[PartitionSpace], limit: int, *, histories: bool = False
+) -> list[Due | KeylaneError]:
     """Ask many partitions in one turn.
+
+    Args:
+        store: The open store.
+        spaces: The partitions.
+        limit: How much is named of each at most.
+        histories: Whether to ask for the objects whose history may be shrunk, instead of invocations.
 
     Returns:
         For each, what is due, or the error for which it can't be read.
@@ -37,7 +45,8 @@ async def read_all_due(store: Store, spaces: Sequence[PartitionSpace], limit: in
     Raises:
         StoreUnavailable: No server of the store can be reached.
     """
-    words = [(*store.words("due", [space.owner, space.due], read_only=True), limit) for space in spaces]
+    keys = [(space.owner, space.history if histories else space.due) for space in spaces]
+    words = [(*store.words("due", each, read_only=True), limit) for each in keys]
     replies = await store.each(words)
     if any(isinstance(reply, Exception) and is_missing_function(reply) for reply in replies):
         await store.load_library()

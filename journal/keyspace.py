@@ -52,6 +52,7 @@ class PartitionSpace:
     sent: bytes = field(init=False)
     bases: bytes = field(init=False)
     marks: bytes = field(init=False)
+    history: bytes = field(init=False)
     _object_prefix: bytes = field(init=False)
     _lane_prefix: bytes = field(init=False)
     _invocation_prefix: bytes = field(init=False)
@@ -114,6 +115,7 @@ _SUFFIXES = {
     "sent": b":sent",
     "bases": b":bases",
     "marks": b":marks",
+    "history": b":hist",
     "_object_prefix": b":o:",
     "_lane_prefix": b":q:",
     "_invocation_prefix": b":i:",

@@ -142,6 +142,19 @@ async def ask(store: Store, commands: Sequence[tuple[Any, ...]], keys: Sequence[
     return replies
 
 
+async def ask_each(store: Store, commands: Sequence[tuple[Any, ...]], keys: Sequence[bytes]) -> list[Any]:
+    """Send reads in one turn; the refusal of one is answered in its place, as an error that names its key.
+
+    Raises:
+        StoreUnavailable: An answer did not come.
+    """
+    replies = await store.together(commands)
+    return [
+        _named(reply, key, store.url) if isinstance(reply, Exception) else reply
+        for reply, key in zip(replies, keys, strict=True)
+    ]
+
+
 def _named(reply: Exception, key: bytes, url: str) -> Exception:
     if isinstance(reply, redis.exceptions.ResponseError) and str(reply).startswith("WRONGTYPE"):
         return WrongKeyType(key.decode(errors="replace"))

@@ -134,6 +134,23 @@ def trim(space: PartitionSpace, key_text: str, retention_ms: int) -> Operation:
     return (b"t", space.object(key_text), retention_ms)
 
 
+def index_history(space: PartitionSpace, key_text: str, delay_ms: int) -> Operation:
+    """Note that an object's history may be shrunk after a delay."""
+    return (b"n", space.history, delay_ms, key_text)
+
+
+def shrink(space: PartitionSpace, key_text: str, values: dict[str, bytes]) -> list[Operation]:
+    """Drop an object's history: one snapshot is left of it, or nothing at all where it has no state.
+
+    The stream is dropped as a whole and begun anew: of one that is trimmed, the bytes of dropped entries may stay.
+    """
+    stream = space.object(key_text)
+    writes: list[Operation] = [(b"k", stream), (b"o", space.history, key_text)]
+    if values:
+        writes.insert(1, (b"a", stream, 2, b"s", encode_values(values)))
+    return writes
+
+
 def park(key_text: str, raw_id: bytes) -> list[Operation]:
     """Take a lane out of the runnable ones: its head waits for somebody."""
     return [(b"l", key_text), (b"c", raw_id)]

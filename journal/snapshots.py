@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgpack
@@ -20,10 +20,12 @@ FIRST_READ_ENTRIES = 48
 
 @dataclass(slots=True)
 class ObjectState:
-    """The packed values of an object and how far its newest snapshot lies back."""
+    """The packed values of an object, how far its newest snapshot lies back, and whether there is nothing else."""
 
     values: dict[str, bytes]
     deltas_since_snapshot: int = 0
+    # How it lies in the store is no part of what the state is.
+    is_shrunk: bool = field(default=False, compare=False)
 
 
 def encode_values(values: dict[str, bytes] | dict[str, bytes | None]) -> bytes:
@@ -84,4 +86,10 @@ def fold(entries: list[Entry]) -> ObjectState:
             raise Undecodable(f"entry {entry_id.decode()}: {error}") from error
     for delta in reversed(deltas):
         base.update(delta)
-    return ObjectState({name: value for name, value in base.items() if value is not None}, len(deltas))
+    values = {name: value for name, value in base.items() if value is not None}
+    return ObjectState(values, len(deltas), is_shrunk(entries))
+
+
+def is_shrunk(entries: list[Entry]) -> bool:
+    """Return whether an object's entries are all that must be kept of it: one snapshot, or nothing."""
+    return not entries or (len(entries) == 1 and entries[0][1][::2] == [b"s"])

@@ -40,6 +40,7 @@ class Settings(BaseSettings):
     doubt_seconds: Seconds = Field(
         60.0, description="How far a loss may reach back from the restart of a server without fsync, and ahead."
     )
+    resident_lanes: Count = Field(100_000, description="Objects that one worker keeps in memory while they are idle.")
     drain_limit_seconds: Seconds = Field(30.0, description="How long a stopping worker waits for running work.")
     waiting_residency_seconds: Seconds = Field(
         30.0, description="How long a handler that waits stays in memory; after that it is replayed."

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .reads import Reads
 
 #: How many keys' partitions are remembered: hashing a key costs more than looking it up.
-REMEMBERED_KEYS = 131_072
+REMEMBERED_KEYS = 65_536
 
 
 class PartitionDoor:

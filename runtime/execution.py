@@ -243,7 +243,7 @@ class Execution:
         )  # fmt: skip
         if skips(partition.virtual_object):
             lane.queue.pop(0)
-            partition.parked[invocation.raw_id] = invocation
+            partition.let_go(invocation)
         invocation.tell(paused_error(lane, invocation))
 
 

@@ -41,18 +41,21 @@ class Lane:
         "durable",
         "error",
         "generation",
+        "is_indexed",
         "key",
         "key_text",
         "load_error",
         "loaded",
         "loading",
         "partition",
+        "pins",
         "queue",
         "queued",
         "refusals",
         "refused",
         "refused_at",
         "running",
+        "was_used",
         "when_loaded",
     )
 
@@ -77,6 +80,12 @@ class Lane:
         self.refused_at = 0.0
         self.refused: tuple[Invocation, ...] = ()
         self.error: BaseException | None = None
+        #: Whether the store knows that there is history to shrink one day; taken to be so until the lane is read.
+        self.is_indexed = True
+        #: Set by each use; who makes room for others resets it, and lets go of those that were not used since.
+        self.was_used = False
+        #: How many errands will go on with this lane when they have their answer.
+        self.pins = 0
         self._unsettled = 0
         self._settled_count = 0
         self._gates: deque[tuple[int, asyncio.Future[None]]] | None = None
@@ -85,6 +94,17 @@ class Lane:
     def is_settled(self) -> bool:
         """Whether everything that was queued is durable."""
         return not self._unsettled
+
+    @property
+    def commits(self) -> int:
+        """How many commits were queued so far: whether it has changed tells whether anything was written."""
+        return self._settled_count + self._unsettled
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing but the queue would be lost with it: it is read, durable, and nobody is busy with it."""
+        busy = self.busy or self.running is not None or self.loading or self.pins or self.when_loaded or self.refused
+        return self.loaded and self.is_settled and not busy
 
     def head(self) -> Invocation | None:
         """Return the invocation that may run now; those that were answered otherwise leave the queue."""
@@ -146,15 +166,35 @@ class Lane:
             about: The invocation that it is about, which may have been taken in a moment ago.
         """
         self._unsettled += 1
+        if not self.is_indexed:
+            self._index(writes)
         settled = partial(self._settled, delta, done)
         self.partition.writer.commit(Commit(writes, settled, self, takes_in=takes_in, about=about))
 
     def accept(self, writes: list[Operation], taken: list[Invocation], done: CommitDone) -> None:
         """Queue a commit that does nothing but take invocations in."""
         self._unsettled += 1
+        if not self.is_indexed:
+            self._index(writes)
         ids = tuple(invocation.raw_id for invocation in taken)
         settled = partial(self._acceptance_settled, taken, done)
         self.partition.writer.commit(Commit(writes, settled, self, takes_in=True, accepts=ids))
+
+    def _index(self, writes: list[Operation]) -> None:
+        """Have the history shrunk after its retention, when a commit adds to it: once, and not with each commit."""
+        partition = self.partition
+        stream = partition.space.object(self.key_text)
+        if any(operation[0] == b"a" and operation[1] == stream for operation in writes):
+            self.is_indexed = True
+            writes.append(operations.index_history(partition.space, self.key_text, partition.history_retention_ms))
+
+    def shrink(self, done: CommitDone) -> None:
+        """Queue a commit that leaves one snapshot of the object's history, or nothing where it has no state."""
+        self.is_indexed = True
+        self.commit(operations.shrink(self.partition.space, self.key_text, self.queued), None, done)
+        # From here on its history is as short as it gets, and the next commit that adds to it says so.
+        self.is_indexed = False
+        self.deltas = 0
 
     async def write(self, writes: list[Operation], delta: Delta | None = None, *, takes_in: bool = False) -> None:
         """Queue a commit and wait until it, and so everything before it in this lane, is durable.

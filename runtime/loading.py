@@ -156,6 +156,9 @@ class Loading:
         lane.queued = contents.state.values
         lane.durable = dict(lane.queued)
         lane.deltas = contents.state.deltas_since_snapshot
+        if contents.state.is_shrunk:
+            lane.is_indexed = False
+        lane.partition.runnable.discard(lane.key_text)
         known = {invocation.raw_id: invocation for invocation in lane.queue if not invocation.ended}
         for each in reversed(contents.open):
             invocation = known.get(each.raw_id)
@@ -179,7 +182,7 @@ class Loading:
         """Let the others of a lane go on past one that was parked in it."""
         partition = lane.partition
         lane.queue.remove(invocation)
-        partition.parked[invocation.raw_id] = invocation
+        partition.let_go(invocation)
         writes = [operations.leave_lane(partition.space, lane.key_text, invocation.raw_id)]
         if lane.queue:
             # It was parked as the holder of its lane, which stopped being runnable then.
@@ -188,9 +191,16 @@ class Loading:
 
     def find_parked(self, lane: Lane, raw_id: bytes, done: Callable[[], None]) -> None:
         """Bring an invocation into memory that an owner before has set aside, if it is one."""
+        lane.pins += 1
         self._errands.add(partial(self._find_parked, lane, raw_id, done))
 
     async def _find_parked(self, lane: Lane, raw_id: bytes, done: Callable[[], None]) -> None:
+        try:
+            await self._revive_parked(lane, raw_id, done)
+        finally:
+            lane.pins -= 1
+
+    async def _revive_parked(self, lane: Lane, raw_id: bytes, done: Callable[[], None]) -> None:
         partition = lane.partition
         if partition.phase is Phase.LOST:
             return
@@ -198,11 +208,16 @@ class Loading:
             (found,) = await read_invocations(self._store, partition.space, [raw_id])
             extras = await self._extras(partition, LaneContents(ObjectState({}), [found]))
         except StoreUnavailable:
+            lane.pins += 1
             self._errands.add_later(LOAD_AGAIN_SECONDS, partial(self._find_parked, lane, raw_id, done))
             return
         if raw_id not in partition.open and _is_parked(found, lane.key_text):
             partition.parked[raw_id] = self._revive(lane, found, extras)
         done()
+        left = partition.parked.pop(raw_id, None)
+        if left is not None:
+            # It was not resumed after all.
+            partition.let_go(left)
 
     async def read(
         self, partition: Partition, ids: Sequence[bytes]

@@ -16,6 +16,7 @@ from ..journal.errors import InternalError, KeylaneError, StoreFull
 from ..journal.inbox import START, comparable, just_before
 from ..journal.key import Key, format_id
 from ..journal.outcomes import Outcome
+from ..journal.recall import DAY_MS
 from .invocation import Invocation
 from .lane import Lane
 from .turning_away import turn_away_lane
@@ -65,6 +66,10 @@ class Host(Protocol):
 
     def ready(self, lane: Lane) -> None:
         """Give a lane to a slot."""
+        ...
+
+    def entered(self, lane: Lane) -> None:
+        """Take note of a lane that comes into memory."""
         ...
 
     def load(self, lane: Lane, after_seconds: float = 0.0) -> None:
@@ -134,6 +139,9 @@ class Partition:
         self.writer: PartitionWriter = store.writer(space, tenure)
         self.phase = Phase.OPENING
         self.lanes: dict[str, Lane] = {}
+        #: Objects that are not in memory and whose history is being shrunk, and when the next one is to be.
+        self.shrinking: set[str] = set()
+        self.histories_due_ms = 0
         self.open: dict[bytes, Invocation] = {}
         self.parked: dict[bytes, Invocation] = {}
         self.claims: dict[bytes, Invocation] = {}
@@ -210,9 +218,34 @@ class Partition:
         """
         lane = self.lanes.get(key_text)
         if lane is None:
-            lane = self.lanes[key_text] = Lane(self, Key.parse(key_text), key_text)
-            self.host.load(lane)
+            return self._new_lane(key_text)
+        lane.was_used = True
         return lane
+
+    def _new_lane(self, key_text: str) -> Lane:
+        lane = self.lanes[key_text] = Lane(self, Key.parse(key_text), key_text)
+        if key_text in self.shrinking:
+            # What is being written of it was read before; whether that counts, the next commit must not depend on.
+            self.shrinking.discard(key_text)
+            lane.is_indexed = False
+        self.host.entered(lane)
+        self.host.load(lane)
+        return lane
+
+    def evict(self, lane: Lane) -> None:
+        """Let go of a lane that is at rest: all of it lies in the store, parked invocations included."""
+        del self.lanes[lane.key_text]
+        for invocation in lane.queue:
+            self.let_go(invocation)
+
+    def let_go(self, invocation: Invocation) -> None:
+        """Let go of an invocation that waits or is parked: it is found again by its id."""
+        self.open.pop(invocation.raw_id, None)
+        self.waiting.pop(invocation.raw_id, None)
+        claim = invocation.idempotency
+        if claim is not None and self.claims.get(claim.digest) is invocation:
+            del self.claims[claim.digest]
+        self.remember(invocation.raw_id)
 
     def enter(self, lane: Lane, invocation: Invocation) -> None:
         """Put an invocation at the tail of a lane."""
@@ -263,6 +296,7 @@ class Partition:
 
     def forget_ended(self) -> None:
         """Drop the ids that ended, or were released, long enough ago."""
+        self.expiring_days.intersection_update((self.now_ms() // DAY_MS,))
         limit = time.monotonic() - REMEMBERED_SECONDS
         for remembered in (self._ended, self._released):
             # A dict keeps the order of insertion, so the oldest come first.
@@ -286,6 +320,7 @@ class Partition:
             for invocation in reversed(refused):
                 self._take_back(lane, invocation, error)
         lane.loaded = False
+        lane.is_indexed = True
         self.host.load(lane, self._pause_after_refusal(lane))
 
     def leave(self, entry: bytes) -> None:

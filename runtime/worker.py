@@ -37,6 +37,8 @@ from .partition import FirstArguments, Partition, Phase
 from .places import Places
 from .presence import Presence, new_worker_identity
 from .reads import Reads, Serving
+from .residency import Residency
+from .retention import Retention
 from .slots import Slots
 from .steps import Steps
 from .timers import Timers
@@ -86,6 +88,8 @@ class Worker:
         self._timers = Timers(store)
         self._waits = Waits(self._timers, settings.waiting_residency_seconds)
         self._outbox = Outbox(store, self.lost_messages)
+        self._residency = Residency(settings.resident_lanes)
+        self._retention = Retention(store, self._partitions, sweep_seconds=settings.sweep_seconds)
         self._loading = Loading(store, self._errands, self._timers, self.ready)
         self._reads = Reads(store, read_limiter, settings.payload_limit_bytes)
         self._intake = Intake(self._reads.serve, settings.lane_slots * CALLS_PER_SLOT, self._repair)
@@ -162,14 +166,8 @@ class Worker:
         self._inboxes.subscription = subscription
         self._errands.start(tasks)
         self._store.on_server_change(self._server_changed)
-        for task in (
-            self._timers.run,
-            self._inboxes.run,
-            self._outbox.run,
-            self._sweep,
-            self._tick,
-            self._ownership.run,
-        ):
+        sweeps = (self._sweep, self._retention.run, self._tick)
+        for task in (self._timers.run, self._inboxes.run, self._outbox.run, self._ownership.run, *sweeps):
             tasks.start_soon(task)
         await tasks.start(subscription.run)
         with anyio.move_on_after(FIRST_LOOK_SECONDS):
@@ -194,6 +192,10 @@ class Worker:
         if not lane.busy and lane.partition.phase is Phase.OPEN and lane.head() is not None:
             lane.busy = True
             self._slots.give(lane)
+
+    def entered(self, lane: Lane) -> None:
+        """Make room in memory for a lane that comes in."""
+        self._residency.enter(lane)
 
     def load(self, lane: Lane, after_seconds: float = 0.0) -> None:
         """Read a lane into memory."""
@@ -249,6 +251,7 @@ class Worker:
         """Take note that a tenure ended."""
         self._timers.suspend(partition)
         self._outbox.leave(partition)
+        self._residency.lost(partition)
         self._inboxes.leave(partition)
         self.doors.close(partition)
         self._ownership.lost(partition)
@@ -311,6 +314,7 @@ class Worker:
         while True:
             await anyio.sleep(self._settings.sweep_seconds)
             self._inboxes.look_everywhere()
+            self._residency.sweep()
             for partition in self._ownership.partitions:
                 if partition.writer.lost is not None:
                     # Lanes find out by themselves; commits that belong to none have nobody else to tell.

@@ -15,7 +15,10 @@
 --         h k field v    write a field of hash k
 --         x k number m   append message m to outbox k as entry number-1
 --         y k number     drop the entries of outbox k up to a number; an empty one goes
---         t k ms         drop the entries of stream k that are older than ms
+--         t k ms         drop the entries of stream k that are older than ms; of a long stream the oldest ones only
+--         k k            drop stream k as a whole
+--         n k ms member  enter a member into sorted set k, due in ms
+--         o k member     take it out of sorted set k
 --         q k id lane    enter invocation id at the tail of lane list k; the lane becomes runnable
 --         f k id lane    enter it at the head (a resumed holder of the lane)
 --         u k id lane    take it out of lane list k; a lane without open invocations stops being runnable
@@ -26,7 +29,7 @@
 --         d id ms        the invocation is due in ms
 --         c id           it is not due any more
 --         i entry        an inbox entry is done with
---         b bytes        keep undecodable bytes
+--         b bytes        keep undecodable bytes, the newest ones and for a while
 --         p message      announce an answer
 --
 -- Answers the partition's time in milliseconds. A number at or below the last one applied is answered from the ring and
@@ -35,7 +38,14 @@
 -- SCHEMA, WRONGKEYTYPE position key (a name may hold bytes that no error message keeps, so its position leads; also an
 -- outbox that has an entry of a number that is to be written); all before the first write.
 
-local ARITY = {s = 4, e = 3, h = 4, t = 3, x = 4, y = 3, q = 4, f = 4, u = 4, w = 2, l = 2, d = 3, c = 2, i = 2, b = 2, p = 2}
+local ARITY = {
+  s = 4, e = 3, h = 4, t = 3, k = 2, n = 4, o = 3, x = 4, y = 3, q = 4, f = 4, u = 4, w = 2, l = 2, d = 3, c = 2, i = 2,
+  b = 2, p = 2
+}
+-- A trim looks at so many entries at most when a stream is longer than that: the next ones go with the trims to come.
+local TRIMMED = 2000
+-- So many undecodable entries are kept, and none of them for longer than a month after the last one came.
+local UNDECODABLE, UNDECODABLE_MS = 200, 2592000000
 
 -- Operations with a number of strings: what they have beside these.
 local BESIDE = {a = 3, r = 5}
@@ -59,8 +69,18 @@ function apply.y(keys, argv, i)
   if redis.call('XLEN', keys[tonumber(argv[i + 1])]) == 0 then redis.call('DEL', keys[tonumber(argv[i + 1])]) end
 end
 function apply.t(keys, argv, i, now)
-  redis.call('XTRIM', keys[tonumber(argv[i + 1])], 'MINID', int(now - tonumber(argv[i + 2])))
+  local stream, oldest = keys[tonumber(argv[i + 1])], int(now - tonumber(argv[i + 2]))
+  if redis.call('XLEN', stream) > TRIMMED then
+    redis.call('XTRIM', stream, 'MINID', '~', oldest, 'LIMIT', TRIMMED)
+  else
+    redis.call('XTRIM', stream, 'MINID', oldest)
+  end
 end
+function apply.k(keys, argv, i) redis.call('UNLINK', keys[tonumber(argv[i + 1])]) end
+function apply.n(keys, argv, i, now)
+  redis.call('ZADD', keys[tonumber(argv[i + 1])], int(now + tonumber(argv[i + 2])), argv[i + 3])
+end
+function apply.o(keys, argv, i) redis.call('ZREM', keys[tonumber(argv[i + 1])], argv[i + 2]) end
 function apply.q(keys, argv, i)
   redis.call('RPUSH', keys[tonumber(argv[i + 1])], argv[i + 2])
   redis.call('SADD', keys[3], argv[i + 3])
@@ -79,7 +99,10 @@ function apply.l(keys, argv, i) redis.call('SREM', keys[3], argv[i + 1]) end
 function apply.d(keys, argv, i, now) redis.call('ZADD', keys[2], int(now + tonumber(argv[i + 2])), argv[i + 1]) end
 function apply.c(keys, argv, i) redis.call('ZREM', keys[2], argv[i + 1]) end
 function apply.i(keys, argv, i) redis.call('XDEL', keys[4], argv[i + 1]) end
-function apply.b(keys, argv, i, now) redis.call('XADD', keys[6], int(now) .. '-*', 'm', argv[i + 1]) end
+function apply.b(keys, argv, i, now)
+  redis.call('XADD', keys[6], 'MAXLEN', UNDECODABLE, int(now) .. '-*', 'm', argv[i + 1])
+  redis.call('PEXPIRE', keys[6], UNDECODABLE_MS)
+end
 function apply.p(keys, argv, i) redis.call('SPUBLISH', keys[5], argv[i + 1]) end
 
 function apply.a(keys, argv, i, now)

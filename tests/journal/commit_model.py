@@ -23,6 +23,7 @@ class Contents:
     lists: dict[bytes, list[bytes]] = field(default_factory=dict[bytes, list[bytes]])
     runnable: set[bytes] = field(default_factory=set[bytes])
     due: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    histories: dict[bytes, int] = field(default_factory=dict[bytes, int])
     expiring: set[bytes] = field(default_factory=set[bytes])
 
 
@@ -86,6 +87,20 @@ class Model:
             entries = self.contents.streams[key]
             self.contents.streams[key] = [entry for entry in entries if entry[0] >= now_ms - kept_ms]
 
+    def _k(self, key: bytes, *, now_ms: int) -> None:
+        del now_ms
+        self.contents.streams.pop(key, None)
+        self.contents.expiring.discard(key)
+
+    def _n(self, key: bytes, delay_ms: int, member: str, *, now_ms: int) -> None:
+        assert key == self.space.history
+        self.contents.histories[member.encode()] = now_ms + delay_ms
+
+    def _o(self, key: bytes, member: str, *, now_ms: int) -> None:
+        del now_ms
+        assert key == self.space.history
+        self.contents.histories.pop(member.encode(), None)
+
     def _q(self, key: bytes, raw_id: bytes, lane: str, *, now_ms: int) -> None:
         del now_ms
         self.contents.lists.setdefault(key, []).append(raw_id)
@@ -139,6 +154,7 @@ class Model:
 
     def _b(self, data: bytes, *, now_ms: int) -> None:
         self._a(self.space.undecodable, 2, b"m", data, now_ms=now_ms)
+        self.contents.expiring.add(self.space.undecodable)
 
     def _p(self, message: bytes, *, now_ms: int) -> None:
         """Announce: nothing is left of it."""
@@ -164,7 +180,11 @@ async def read(store: Store, space: PartitionSpace) -> Contents:
                 found.runnable.update(await store.call("SMEMBERS", key))
             case _:
                 scores = pairs(await store.call("ZRANGE", key, 0, -1, "WITHSCORES"))
-                found.due = {raw_id: int(score) for raw_id, score in scores.items()}
+                times = {member: int(score) for member, score in scores.items()}
+                if key == space.due:
+                    found.due = times
+                else:
+                    found.histories = times
         if await store.call("PTTL", key) >= 0:
             found.expiring.add(key)
     return found

@@ -66,7 +66,8 @@ def every_commit(space: PartitionSpace) -> Iterator[list[Operation]]:
         operations.restore_lane(space, KEY, [PARKED], is_runnable=True),
         operations.keep_for(space.result(SHORT), HOUR_MS),
     ]
-    yield [operations.keep_undecodable(b"\xc1")]
+    yield [operations.keep_undecodable(b"\xc1"), operations.index_history(space, KEY, HOUR_MS)]
+    yield operations.shrink(space, KEY, {"a": b"2"})
 
 
 def letters_used(space: PartitionSpace) -> set[bytes]:
