@@ -13,6 +13,7 @@ from ..journal.doubt import Remembered
 from ..journal.doubt import Verdict as HistoryVerdict
 from ..journal.errors import KeylaneError, StoreError, StoreUnavailable
 from ..journal.leases import acquire, announce, observe, release, withdraw, withdraw_dead
+from ..journal.old_libraries import tend_libraries
 from ..journal.tenure import Acquired, Announcement, Observation, lease_clock
 from ..journal.types_registry import register_types
 from .assignment import PartitionId, desired
@@ -37,6 +38,9 @@ logger = logging.getLogger("keylane.ownership")
 LOOKS_PER_LEASE = 12
 #: So many partitions are asked for at a time.
 ACQUIRED_AT_ONCE = 256
+#: How often old function libraries are looked for, and how soon after the start.
+LIBRARIES_SECONDS = 3600.0
+FIRST_LIBRARIES_SECONDS = 60.0
 #: How often a hand-over looks whether what runs has ended.
 QUIET_CHECK_SECONDS = 0.01
 
@@ -93,6 +97,7 @@ class Ownership:
         self._held: dict[PartitionId, tuple[Partition, HeldLease]] = {}
         self._counter = 0
         self._announce_at = -math.inf
+        self._libraries_at = lease_clock() + FIRST_LIBRARIES_SECONDS
         self._draining = False
         self._acquiring = 0
         self._all = [
@@ -222,6 +227,19 @@ class Ownership:
         if dead:
             self._neighbours.bury(dead)
         await withdraw_dead(self._store, self._neighbours.forgettable())
+        if lease_clock() >= self._libraries_at:
+            self._libraries_at = lease_clock() + LIBRARIES_SECONDS
+            self._errands.begin(self._tend_libraries)
+
+    async def _tend_libraries(self) -> None:
+        """Delete the functions of releases that nobody runs any more."""
+        try:
+            deleted = await tend_libraries(self._store, self._neighbours.libraries)
+        except KeylaneError as error:
+            logger.info("old function libraries stay for now: %s", error)
+            return
+        if deleted:
+            logger.info("deleted function libraries that nobody uses: %s", ", ".join(deleted))
 
     async def _acquire(self, identity: PartitionId, seen: Observation, verdict: Verdict) -> None:
         """Try to get a partition; what keeps this one from being owned must not cost the others of the turn."""

@@ -210,7 +210,7 @@ async def test_an_object_is_entered_once_and_not_with_each_commit(
         await runtime.client.call(count, KEY)
         await runtime.client.call(count_in_steps, KEY)
     partition = runtime.worker.partitions[0]
-    partition.leave(partition.lanes[KEY])
+    partition.evict(partition.lanes[KEY])
     for _ in range(5):
         await runtime.client.call(count, KEY)
 
@@ -231,7 +231,7 @@ async def test_a_call_that_comes_while_its_object_is_shrunk_is_not_lost(
             states = await read_states(*arguments)
             assert await second.client.call(count, KEY) == 3
             partition = second.worker.partitions[0]
-            partition.leave(partition.lanes[KEY])
+            partition.evict(partition.lanes[KEY])
             return states
 
         monkeypatch.setattr(retention, "read_states", slowly)
@@ -269,7 +269,7 @@ async def test_an_owner_that_reads_a_shrunk_object_enters_it_at_its_next_use(run
     await runtime.client.call(count, KEY)
     await pass_by(runtime, AFTER_RETENTION)
     partition = runtime.worker.partitions[0]
-    partition.leave(partition.lanes[KEY])
+    partition.evict(partition.lanes[KEY])
 
     assert await runtime.client.call(read, KEY) == 1
     assert index(store_url, runtime) == []
