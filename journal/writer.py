@@ -32,8 +32,9 @@ from .tenure import Tenure
 
 logger = logging.getLogger("keylane.commit")
 
-#: A call of this many commits stays below 5 ms in the server.
+#: A call stays below 5 ms in the server with this many commits and this many operations, whichever is reached first.
 COMMITS_PER_BATCH = 300
+OPERATIONS_PER_BATCH = 500
 #: Turns that may be on the wire at once: the next is prepared while the server syncs the one before.
 TURNS_IN_FLIGHT = 2
 #: So many waiting commits go out in the middle of a turn of the loop. Callers whose answers come together commit
@@ -184,8 +185,7 @@ class PartitionWriter:
             return list(self.unanswered)
         if not self.queued or len(self.unanswered) >= TURNS_IN_FLIGHT:
             return []
-        queued = self.queued
-        commits = [queued.popleft() for _ in range(min(len(queued), COMMITS_PER_BATCH))]
+        commits = self._next_commits()
         if self._committer.is_full and not any(commit.takes_in for commit in commits):
             function = self._committer.finishing
         self.number += 1
@@ -244,6 +244,15 @@ class PartitionWriter:
         """Forget what was in the way."""
         self.setbacks = 0
         self._committer.routes.troubles.pop(self.space.tag, None)
+
+    def _next_commits(self) -> list[Commit]:
+        queued, commits, operations = self.queued, list[Commit](), 0
+        while queued and len(commits) < COMMITS_PER_BATCH:
+            operations += len(queued[0].operations)
+            if operations > OPERATIONS_PER_BATCH and commits:
+                break
+            commits.append(queued.popleft())
+        return commits
 
     def applied(self, batch: Batch, now: int) -> None:
         """Tell the commits of a batch that they are durable."""

@@ -58,6 +58,8 @@ MESSAGE_LIMIT_CHARACTERS = 10_000
 DETAILS_LIMIT_BYTES = 1_048_576
 #: How long the answer to a request that leaves no history is kept when it is given while the store's memory is full.
 FULL_RETENTION_MS = 30_000
+#: How many invocations of a lane one commit takes in.
+ACCEPTED_PER_COMMIT = 64
 #: How long the hash of a day's idempotency keys outlives the retention of its youngest key.
 DAY_MS = 86_400_000
 
@@ -182,6 +184,10 @@ def accept_in_order(lane: Lane, last: Invocation) -> None:
             taken.append(invocation)
         if invocation is last:
             break
+        if len(taken) >= ACCEPTED_PER_COMMIT:
+            # One commit is applied in one call, however large it is.
+            lane.accept(writes, taken, partial(_accepted, taken))
+            writes, taken = [], []
     if writes:
         if _stands_still(lane.queue[0]):
             # What came in behind a head that waits can't run either: whoever takes over need not read the lane.

@@ -18,7 +18,7 @@ from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.outcomes import IdempotencyEntry
 from keylane.journal.records import Accepted, Completed, StepCompleted
 from keylane.journal.tenure import Tenure
-from keylane.journal.writer import COMMITS_PER_BATCH, TURNS_IN_FLIGHT
+from keylane.journal.writer import COMMITS_PER_BATCH, OPERATIONS_PER_BATCH, TURNS_IN_FLIGHT, PartitionWriter
 from tests.faults.harness import StoreServer, eventually
 from tests.journal.every_operation import every_commit
 from tests.journal.owning import Numbers, Owner, WiredStore, next_batch, opened, took
@@ -76,6 +76,25 @@ async def test_batches_are_numbered_without_gaps(store_url: str, namespace: str)
 
     assert numbers.sent == [("Order:0", number) for number in range(1, len(numbers.sent) + 1)]
     assert len(numbers.sent) >= 4
+
+
+async def test_a_batch_is_bounded_by_its_operations_too(owner: Owner) -> None:
+    """A commit of many operations takes as long as many commits; one that is larger than the bound goes by itself."""
+    words = [(b"a", owner.space.object("acme/a"), 2, b"w", b"word")]
+    writer = PartitionWriter(owner.space, owner.tenure, owner.store.committer)
+    sizes = [100] * 20 + [OPERATIONS_PER_BATCH + 1] + [1] * (COMMITS_PER_BATCH + 10)
+    for size in sizes:
+        writer.queued.append(Commit(words * size, _ignore))
+
+    batches: list[list[int]] = []
+    while writer.queued:
+        (batch,) = writer.next_batches("commit")
+        writer.unanswered.clear()
+        batches.append([len(commit.operations) for commit in batch.commits])
+
+    assert [size for batch in batches for size in batch] == sizes
+    assert all(sum(batch) <= OPERATIONS_PER_BATCH or len(batch) == 1 for batch in batches)
+    assert max(map(len, batches)) == COMMITS_PER_BATCH
 
 
 async def test_a_batch_that_comes_again_is_answered_as_before_and_writes_nothing(owner: Owner) -> None:

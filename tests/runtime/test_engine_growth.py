@@ -1,4 +1,4 @@
-"""What a worker keeps in memory is bounded, whatever it has done; only lanes stay."""
+"""What a worker keeps in memory is bounded, whatever it has done; only lanes stay, as many as may."""
 
 from __future__ import annotations
 
@@ -20,9 +20,14 @@ from keylane import (
     VirtualObject,
     WrongKeyType,
 )
+from keylane.journal.batch import Commit
+from keylane.journal.writer import OPERATIONS_PER_BATCH, PartitionWriter
 from keylane.objects.settings import Settings
 from keylane.runtime.intake import Intake
+from keylane.runtime.invocation import Hold
 from keylane.runtime.timers import Timers
+from keylane.testing import shift_clock
+from tests.faults.harness import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +65,8 @@ async def steps(ctx: ObjectContext) -> int:
 
 @mill.handler
 async def later(ctx: ObjectContext) -> None:
-    raise RetryableError("tomorrow", retry_after=86_400)
+    if ctx.attempt == 1:
+        raise RetryableError("tomorrow", retry_after=86_400)
 
 
 @mill.handler
@@ -129,6 +135,38 @@ async def test_calls_to_an_object_that_can_not_be_read_are_forgotten(store_url: 
             while intake._unaccepted:  # pyright: ignore[reportPrivateUsage]
                 await anyio.sleep(0.005)
         assert await runtime.client.call(add, "acme/mine", 1) == 1
+
+
+async def test_a_long_backlog_is_taken_in_by_commits_of_bounded_size(
+    store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One commit is one function call, however much it writes; all of them are taken in, in order."""
+    sizes: list[int] = []
+    commit = PartitionWriter.commit
+
+    def noted(writer: PartitionWriter, what: Commit) -> None:
+        sizes.append(len(what.operations))
+        commit(writer, what)
+
+    def never(_: Intake) -> None:
+        """Leave it to the one who asks for the last of them."""
+
+    monkeypatch.setattr(PartitionWriter, "commit", noted)
+    async with Runtime([mill], store=store_url, namespace=namespace) as runtime:
+        client = runtime.client
+        await client.send(later, "acme/a")
+        await eventually(lambda: any("acme/a" in each.lanes for each in runtime.worker.partitions), "it is read")
+        partition = next(each for each in runtime.worker.partitions if "acme/a" in each.lanes)
+        queue = partition.lanes["acme/a"].queue
+        await eventually(lambda: queue and queue[0].hold is Hold.RETRYING, "it waits")
+        monkeypatch.setattr(Intake, "accept_late_ones", never)
+        waiting = [asyncio.ensure_future(client.call(add, "acme/a", 1)) for _ in range(500)]
+        await eventually(lambda: len(queue) == 501, "they wait behind it")
+        await runtime.worker._intake.accept_now(partition, queue[-1].raw_id)  # pyright: ignore[reportPrivateUsage]
+        assert await client.store.call("LLEN", partition.space.lane("acme/a")) == 501
+        await shift_clock(runtime, timedelta(days=1))
+        assert [await each for each in waiting] == list(range(1, 501))
+    assert max(sizes) <= OPERATIONS_PER_BATCH
 
 
 async def test_what_the_store_refuses_again_and_again_does_not_run_without_end(

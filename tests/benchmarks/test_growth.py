@@ -1,0 +1,27 @@
+"""What grows with use: the benchmark's own measurements, on numbers that are small enough for every run."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.growth import cold, memory, past
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+
+async def test_objects_that_are_touched_later_take_the_place_of_those_before() -> None:
+    """The process stays as large as it was."""
+    (result,) = await memory(20)
+    assert result.is_met, result.value
+
+
+async def test_a_long_history_makes_a_call_no_dearer() -> None:
+    """Thousands of past invocations of an object are not looked at; there is room for a noisy machine."""
+    (result,) = await past(20)
+    assert float(result.value.split()[1]) <= 1.5, result.value
+
+
+async def test_cold_objects_of_a_turn_are_read_together() -> None:
+    """Two reads for each, and one turn for all that came together."""
+    turns, _ = await cold(10)
+    assert turns.is_met, turns.value
