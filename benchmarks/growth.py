@@ -186,7 +186,7 @@ async def cold(scale: int) -> list[Result]:
 
 def _count_turns(runtime: Runtime) -> Callable[[], int]:
     """Count the writes to the connection that carries reads; commits have another one."""
-    connection: Any = runtime.client.store.link._connection  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    connection: Any = runtime.client.store.nodes[0].calls._connection  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     written = connection.write_now
     turns = 0
 
