@@ -17,6 +17,7 @@ Operation = tuple[Any, ...]
 KEYED = {
     b"a": "s", b"t": "s", b"s": "-", b"e": "-", b"h": "h", b"q": "l", b"f": "l", b"u": "l", b"r": "l",
     b"x": "x", b"y": "x", b"k": "s", b"n": "z", b"o": "z",
+    b"j": "z", b"z": "z", b"g": "h", b"m": "t", b"v": "t",
 }  # fmt: skip
 
 #: The fixed keys behind the owner, in order: due, runnable, inbox, answer channel, undecodable; and which of them an
@@ -43,9 +44,10 @@ class Commit:
         takes_in: Whether it takes new work in: refused while the store's memory is full, when all others go on.
         accepts: The invocations that it takes in, when it does nothing else: only what is about them is built on it.
         about: The invocation that it goes on with, where that may have been taken in by a commit shortly before.
+        weight: How many bytes of values larger than usual it carries.
     """
 
-    __slots__ = ("about", "accepts", "done", "lane", "operations", "takes_in")
+    __slots__ = ("about", "accepts", "done", "lane", "operations", "takes_in", "weight")
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class Commit:
         takes_in: bool = False,
         accepts: Collection[bytes] = (),
         about: bytes | None = None,
+        weight: int = 0,
     ) -> None:
         self.operations = operations
         self.done = done
@@ -63,6 +66,7 @@ class Commit:
         self.takes_in = takes_in
         self.accepts = accepts
         self.about = about
+        self.weight = weight
 
     def writes(self, key: bytes) -> bool:
         """Return whether an operation names a key."""

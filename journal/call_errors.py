@@ -129,12 +129,12 @@ class InvalidOutput(CallError):
 
 
 class PayloadTooLarge(CallError):
-    """A single value is larger than the payload limit.
+    """A value is larger than it may be, or there is more of something than there may be.
 
     Attributes:
         value: Which value, e.g. `request` or `state proposal`.
-        size_bytes: How large it is when packed.
-        limit: How large it may be, in bytes.
+        size_bytes: How large it is when packed; for what is counted, how many there are.
+        limit: How large it may be, in bytes; for what is counted, how many there may be.
     """
 
     code = "payload-too-large"
@@ -143,11 +143,17 @@ class PayloadTooLarge(CallError):
     size_bytes: int = 0
     limit: int = 0
 
-    def __init__(self, value: str, size_bytes: int, limit: int, *, invocation_id: str | None = None) -> None:
-        message = (
-            f"{value} has {size_bytes:,} bytes, the limit is {limit:,}: "
-            "keep the data elsewhere and pass a reference, or raise KEYLANE_PAYLOAD_LIMIT_BYTES"
-        )
+    def __init__(
+        self,
+        value: str,
+        size_bytes: int,
+        limit: int,
+        *,
+        unit: str = "bytes",
+        remedy: str = "keep the data elsewhere and pass a reference, or raise KEYLANE_PAYLOAD_LIMIT_BYTES",
+        invocation_id: str | None = None,
+    ) -> None:
+        message = f"{value} has {size_bytes:,} {unit}, the limit is {limit:,}: {remedy}"
         super().__init__(message, invocation_id=invocation_id)
         self.value = value
         self.size_bytes = size_bytes

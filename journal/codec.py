@@ -11,6 +11,7 @@
     8     tuple       a packed array
     9     set         a packed array, its members in the order of their packed bytes
     10    frozenset   as set
+    64    (none)      stands for a whole value that is kept elsewhere: its digest (16 bytes), its size (4); see `blobs`
 
 The table is part of the format of the journal and of the wire: a code never changes its meaning.
 Members of enumerations are written as their values and subclasses of plain types as the plain type;
@@ -38,6 +39,10 @@ from .errors import KeylaneError
 NESTED_EXTENSIONS_MAX: Final = 32
 
 BIG_INT, DECIMAL, DATETIME, DATE, TIME, TIMEDELTA, UUID_, TUPLE, SET, FROZENSET = range(1, 11)
+
+#: What stands for a value that is kept elsewhere begins with these bytes and has this length; no value has both.
+REFERENCE_HEAD: Final = bytes((0xC7, 20, 64))
+REFERENCE_BYTES: Final = 23
 
 _INT_MIN: Final = -(2**63)
 _INT_MAX: Final = 2**64 - 1
@@ -122,7 +127,10 @@ class Encoder:
     def pack_anonymously(self, value: object) -> bytes:
         """Do as `pack`, but let out whatever went wrong as it is, without the path to it."""
         # A packer of its own for each value costs 50 ns and may be used by any thread, and from within itself.
-        return Packer(default=self._extended, strict_types=True, buf_size=_BUFFER_BYTES).pack(value)
+        data = Packer(default=self._extended, strict_types=True, buf_size=_BUFFER_BYTES).pack(value)
+        if len(data) == REFERENCE_BYTES and data.startswith(REFERENCE_HEAD):
+            raise NotEncodable("", type(value).__name__, "its extension type is reserved")
+        return data
 
     def _extended(self, value: Any) -> object:
         while True:

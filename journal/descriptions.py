@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from .blobs import size_of
 from .outcomes import Failure
 from .records import PauseReason
 from .requests import RequestKind
@@ -190,15 +191,22 @@ class InvocationDescription:
 
 @dataclass(frozen=True, slots=True)
 class StateValue:
-    """A state value as it is written down."""
+    """A state value as it is written down.
+
+    Args:
+        name: Its name.
+        packed: Its bytes; those of a reference where the value's own are not shown.
+        left_out: Why the value's own bytes are not shown, None where they are.
+    """
 
     name: str
     packed: bytes
+    left_out: str | None = None
 
     @property
     def size_bytes(self) -> int:
         """How large it is."""
-        return len(self.packed)
+        return size_of(self.packed)
 
 
 @dataclass(frozen=True, slots=True)

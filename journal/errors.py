@@ -10,7 +10,7 @@
     │  ├─ Overloaded(retry_after) · Draining(retry_after) · CallTimeout · MessageLost
     │  └─ InvocationFailed · InvocationCancelled · InvocationPaused(reason, owner)
     ├─ StoreError
-    │  └─ StoreUnavailable · StoreFull · UnsafeStore(why, remedy) · SchemaMismatch · WrongKeyType
+    │  └─ StoreUnavailable · StoreFull · UnsafeStore(why, remedy) · SchemaMismatch · WrongKeyType · ValueLost
     ├─ RegistrationError(parameter, remedy)
     └─ InternalError                              our bug
     BaseException: Suspended · Fenced             inside a handler, never to be caught
@@ -77,6 +77,7 @@ __all__ = [
     "UnknownHandler",
     "UnknownObject",
     "UnsafeStore",
+    "ValueLost",
     "WrongKeyType",
     "code_of",
     "error_from",
@@ -255,6 +256,30 @@ class WrongKeyType(StoreError):
     def __init__(self, key: str) -> None:
         super().__init__(f"{key} holds a value that Keylane did not write: move it away, or use another namespace")
         self.key = key
+
+
+class ValueLost(StoreError):
+    """A large value that was written once is no longer in the store, or not as it was; nothing is written in its place.
+
+    Attributes:
+        what: Which value, e.g. `state proposal`.
+        digest: The digest under which its bytes were kept.
+        problem: What was found instead.
+    """
+
+    code = "value-lost"
+    field_names = ("what", "digest", "problem")
+    what: str = ""
+    digest: str = ""
+    problem: str = ""
+
+    def __init__(self, what: str, digest: str, problem: str) -> None:
+        super().__init__(
+            f"{what} {problem} in the store (digest {digest}): restore it from a backup, then resume what waits for it"
+        )
+        self.what = what
+        self.digest = digest
+        self.problem = problem
 
 
 class RegistrationError(KeylaneError):

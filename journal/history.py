@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from .blobs import is_reference, read_blob
 from .codec import Undecodable
 from .keyspace import PartitionSpace
-from .lane_reading import ask, read_invocations
+from .lane_reading import ask
 from .outcomes import IdempotencyEntry
 from .records import Accepted, Finished, decode
 from .snapshots import Entry
@@ -23,21 +24,42 @@ async def first_arguments(
     Raises:
         StoreUnavailable: The store is away.
     """
-    (long_one,) = await read_invocations(store, space, [entry.invocation])
-    accepted = long_one.records[0] if long_one.records else None
-    if isinstance(accepted, Accepted):
-        return accepted.handler, accepted.input
+    accepted = await read_acceptance(store, space, entry.invocation)
+    if accepted is not None:
+        return accepted.handler, await _whole(store, space, key_text, accepted.input)
     stream = space.object(key_text)
     start: bytes | str = str(entry.accepted_at_ms)
     for _ in range(PAGES_MAX):
         (page,) = await ask(store, [("XRANGE", stream, start, "+", "COUNT", PAGE_ENTRIES)], [stream])
         found = _finished(page, entry.invocation)
         if found is not None:
-            return found.handler, found.input
+            return found.handler, await _whole(store, space, key_text, found.input)
         if len(page) < PAGE_ENTRIES:
             return None
         start = b"(" + page[-1][0]
     return None
+
+
+async def read_acceptance(store: Store, space: PartitionSpace, raw_id: bytes) -> Accepted | None:
+    """Return the first record of an invocation that has a stream, None for one that has none.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands where the stream belongs.
+    """
+    stream = space.invocation(raw_id)
+    (entries,) = await ask(store, [("XRANGE", stream, "-", "+", "COUNT", 1)], [stream])
+    try:
+        record = decode(entries[0][1][1])
+    except (LookupError, Undecodable):
+        return None
+    return record if isinstance(record, Accepted) else None
+
+
+async def _whole(store: Store, space: PartitionSpace, key_text: str, packed: bytes | None) -> bytes | None:
+    if packed is None or not is_reference(packed):
+        return packed
+    return await read_blob(store, space, key_text, packed, "argument")
 
 
 def _finished(page: list[Entry], raw_id: bytes) -> Finished | None:

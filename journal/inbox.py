@@ -21,6 +21,8 @@ logger = logging.getLogger("keylane.inbox")
 
 #: Entries that an inbox holds at most while nobody takes them in.
 INBOX_LIMIT: Final = 10_000
+#: Memory that it may take; looked at for large requests only.
+INBOX_LIMIT_BYTES: Final = 256 << 20
 #: How long a submission is tried when its caller named no limit: an acknowledgement is never waited for without one.
 SUBMISSION_LIMIT_SECONDS: Final = 30.0
 #: What a caller is told to wait when an inbox is full.
@@ -90,7 +92,7 @@ class Submission:
             space.invocation(request.invocation),
         )
         verb = FINISHING["submit"] if request.may_exceed_memory else "submit"
-        words = (*self._store.words(verb, keys), INBOX_LIMIT, request.encode())
+        words = (*self._store.words(verb, keys), INBOX_LIMIT, request.encode(), INBOX_LIMIT_BYTES)
         self._store.observer.before_send("submit", str(space), 0)
         self._store.submit_durably(space, words, self._answered)
 
@@ -140,7 +142,7 @@ def _call_error(error: Exception) -> KeylaneError:
     refused = refusal(error)
     match refused.code:
         case "OVERLOADED":
-            return Overloaded(FULL_INBOX_RETRY_SECONDS, f"{refused.text} requests wait in the inbox of this partition")
+            return Overloaded(FULL_INBOX_RETRY_SECONDS, f"{refused.text} wait in the inbox of this partition")
         case "SCHEMA":
             return SchemaMismatch("schema version", refused.text, SCHEMA_VERSION)
         case "WRONGKEYTYPE":

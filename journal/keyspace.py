@@ -53,6 +53,7 @@ class PartitionSpace:
     bases: bytes = field(init=False)
     marks: bytes = field(init=False)
     history: bytes = field(init=False)
+    blob_index: bytes = field(init=False)
     _object_prefix: bytes = field(init=False)
     _lane_prefix: bytes = field(init=False)
     _invocation_prefix: bytes = field(init=False)
@@ -97,6 +98,14 @@ class PartitionSpace:
         """The name by which other partitions know this one, such as `Order.3`."""
         return f"{self.type_name}.{self.number}"
 
+    def blobs(self, key_text: str) -> bytes:
+        """Return the hash of an object's large values, by digest."""
+        return self.tag + b":b:" + key_text.encode()
+
+    def set_aside(self, key_text: str) -> bytes:
+        """Return the set of an object's invocations that have large values and are open outside of its lane."""
+        return self.tag + b":p:" + key_text.encode()
+
     def __str__(self) -> str:
         """Return the name used in messages, such as `Order:3`."""
         return f"{self.type_name}:{self.number}"
@@ -116,6 +125,7 @@ _SUFFIXES = {
     "bases": b":bases",
     "marks": b":marks",
     "history": b":hist",
+    "blob_index": b":blobs",
     "_object_prefix": b":o:",
     "_lane_prefix": b":q:",
     "_invocation_prefix": b":i:",

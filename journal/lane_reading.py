@@ -15,6 +15,12 @@ from .records import Paused, Record, TimerSet, decode
 from .snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words, older_words
 from .store import Store, store_error
 
+#: How much of many or long streams one turn reads. Values above the threshold are no part of a record.
+STREAMS_AT_ONCE = 64
+FIRST_RECORDS = 32
+RECORDS_AT_ONCE = 128
+LANES_AT_ONCE = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class OpenInvocation:
@@ -88,15 +94,50 @@ async def read_state(
 
 
 async def read_invocations(store: Store, space: PartitionSpace, ids: Sequence[bytes]) -> list[OpenInvocation]:
-    """Read the records of invocations in one turn.
+    """Read the records of invocations, a few invocations in a turn, and of each a page at a time.
 
     Raises:
         StoreUnavailable: The store is away.
         WrongKeyType: A foreign key stands where a stream belongs.
     """
-    keys = [space.invocation(raw_id) for raw_id in ids]
-    streams = await ask(store, [("XRANGE", key, "-", "+") for key in keys], keys)
-    return [_invocation(raw_id, entries) for raw_id, entries in zip(ids, streams, strict=True)]
+    found: list[OpenInvocation] = []
+    for start in range(0, len(ids), STREAMS_AT_ONCE):
+        group = ids[start : start + STREAMS_AT_ONCE]
+        keys = [space.invocation(raw_id) for raw_id in group]
+        words = [("XRANGE", key, "-", "+", "COUNT", FIRST_RECORDS) for key in keys]
+        streams = await ask(store, words, keys)
+        for raw_id, key, entries in zip(group, keys, streams, strict=True):
+            if len(entries) == FIRST_RECORDS:
+                await _read_rest(store, key, entries)
+            found.append(_invocation(raw_id, entries))
+    return found
+
+
+async def _read_rest(store: Store, stream: bytes, entries: list[Entry]) -> None:
+    """Read the records behind the first page of a stream, and put them to those."""
+    while True:
+        words = ("XRANGE", stream, b"(" + entries[-1][0], "+", "COUNT", RECORDS_AT_ONCE)
+        (page,) = await ask(store, [words], [stream])
+        entries.extend(page)
+        if len(page) < RECORDS_AT_ONCE:
+            return
+
+
+async def read_runnable(store: Store, space: PartitionSpace) -> list[str]:
+    """Return the lanes of a partition that have work, a page at a time.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands where the set belongs.
+    """
+    lanes: dict[bytes, None] = {}
+    cursor = b"0"
+    while True:
+        words = ("SSCAN", space.runnable, cursor, "COUNT", LANES_AT_ONCE)
+        ((cursor, page),) = await ask(store, [words], [space.runnable])
+        lanes.update(dict.fromkeys(page))
+        if cursor == b"0":
+            return [key.decode() for key in lanes]
 
 
 def _invocation(raw_id: bytes, entries: list[Entry]) -> OpenInvocation:

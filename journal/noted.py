@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, assert_never
 
+from .blobs import size_of
 from .codec import Undecodable
 from .descriptions import Step
 from .lane_reading import ask
@@ -37,9 +38,9 @@ from .transitions import IllegalTransition, Standing, Status, replay
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-#: A first page is small, since each entry may hold a value of the payload limit; pages grow while they turn out small.
+#: A first page is small, since each entry may hold many values; pages grow while they turn out small.
 FIRST_PAGE_ENTRIES: Final = 16
-PAGE_ENTRIES_MAX: Final = 512
+PAGE_ENTRIES_MAX: Final = 128
 SMALL_PAGE_BYTES: Final = 1 << 19
 
 
@@ -227,7 +228,7 @@ def _note_step(steps: dict[int, Step], note: Noted) -> None:
     step = Step(record.index, record.name, moment(note.at_ms), is_settled=True, failed_attempts=failed_attempts)
     match record:
         case StepCompleted():
-            steps[record.index] = replace(step, size_bytes=len(record.result))
+            steps[record.index] = replace(step, size_bytes=size_of(record.result))
         case StepFailed():
             steps[record.index] = replace(step, error=record.error)
         case StepAttemptFailed():

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .batch import Operation
+from .blobs import member_of
 from .fields import pack
 from .keyspace import PartitionSpace
 from .numbering import HISTORY_FIELD
@@ -210,3 +211,31 @@ def keep_undecodable(data: bytes) -> Operation:
 def announce(client: bytes, raw_id: bytes, outcome: bytes | None) -> Operation:
     """Tell a waiting client."""
     return (b"p", Answer(client, raw_id, outcome).encode())
+
+
+def keep_blob(space: PartitionSpace, key_text: str, digest: bytes, packed: bytes) -> list[Operation]:
+    """Keep the bytes of a large value; they are found by the sweep if what refers to them is never written."""
+    return [(b"h", space.blobs(key_text), digest, packed), touch_blob(space, key_text, digest)]
+
+
+def touch_blob(space: PartitionSpace, key_text: str, digest: bytes) -> Operation:
+    """Note that a large value was referred to just then."""
+    return (b"j", space.blob_index, 0, member_of(key_text, digest))
+
+
+def collect_blob(space: PartitionSpace, key_text: str, digest: bytes, before_ms: int) -> list[Operation]:
+    """Delete a large value, unless it was referred to after a moment."""
+    return [
+        (b"z", space.blob_index, member_of(key_text, digest), before_ms),
+        (b"g", space.blobs(key_text), digest),
+    ]
+
+
+def set_aside(space: PartitionSpace, key_text: str, raw_id: bytes) -> Operation:
+    """Note that an invocation outside of its lane goes on needing its large values."""
+    return (b"m", space.set_aside(key_text), raw_id)
+
+
+def take_up(space: PartitionSpace, key_text: str, raw_id: bytes) -> Operation:
+    """Note that an invocation that was set aside is in its lane again."""
+    return (b"v", space.set_aside(key_text), raw_id)

@@ -42,9 +42,15 @@ FAILURE_LAYOUT: Final = Layout(Failure, (a_text, a_text, a_text, optional(some_b
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """The invocation completed with this packed output."""
+    """The invocation completed.
+
+    Args:
+        result: The packed output, or a reference to it.
+        kept_with: The object, as `tenant/key`, with whose large values the output is kept; None for a whole one.
+    """
 
     result: bytes
+    kept_with: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +95,11 @@ _SUCCEEDED: Final = 64
 _REJECTED: Final = 65
 _REFUSED: Final = 66
 _REPLAYED: Final = 67
+_SUCCEEDED_LARGE: Final = 72
 
 _LAYOUTS: Final[Mapping[int, Layout[Outcome]]] = {
     _SUCCEEDED: Layout(Succeeded, (some_bytes,)),
+    _SUCCEEDED_LARGE: Layout(Succeeded, (some_bytes, a_text)),
     _REJECTED: Layout(Rejected, (nested(FAILURE_LAYOUT),)),
     _REFUSED: Layout(Refused, (a_text, a_text, some_bytes)),
     _REPLAYED: Layout(Replayed, (some_bytes, a_number)),
@@ -101,8 +109,10 @@ _LAYOUTS: Final[Mapping[int, Layout[Outcome]]] = {
 def encode_outcome(outcome: Outcome) -> bytes:
     """Return the bytes of an outcome."""
     match outcome:
-        case Succeeded():
+        case Succeeded(kept_with=None):
             return pack((_SUCCEEDED, outcome.result))
+        case Succeeded():
+            return pack((_SUCCEEDED_LARGE, outcome.result, outcome.kept_with))
         case Rejected():
             return pack((_REJECTED, fields_of_failure(outcome.failure)))
         case Refused():

@@ -36,7 +36,12 @@ async def read_all_facts(store: Store) -> tuple[ServerFacts, ...]:
 
 
 def check_all(
-    store: Store, facts: Sequence[ServerFacts], durability: Durability, *, allow_unsafe: bool = False
+    store: Store,
+    facts: Sequence[ServerFacts],
+    durability: Durability,
+    *,
+    allow_unsafe: bool = False,
+    payload_limit_bytes: int = 0,
 ) -> None:
     """Refuse a store of which any server can't keep the declared durability.
 
@@ -44,7 +49,13 @@ def check_all(
         UnsafeStore: The first doubt, with its remedy.
     """
     for each in facts:
-        check(each, durability, allow_unsafe=allow_unsafe, kind=kind_of(store))
+        check(
+            each,
+            durability,
+            allow_unsafe=allow_unsafe,
+            kind=kind_of(store),
+            payload_limit_bytes=payload_limit_bytes,
+        )
 
 
 def promise_of(store: Store, facts: Sequence[ServerFacts], durability: Durability = "server") -> str:

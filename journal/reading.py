@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final, assert_never
 
+from .blobs import read_values, size_of
 from .codec import Undecodable
 from .descriptions import (
     InvocationDescription,
@@ -35,6 +36,9 @@ from .transitions import TERMINAL, Status
 RECORDS: Final = Bound(2_000)
 #: Entries of an object's stream that are read to find its state.
 HISTORY: Final = Bound(4_000, 32 << 20)
+#: Bytes of large values that are shown with the state of an object.
+STATE_BYTES_MAX: Final = 8 << 20
+LEFT_OUT: Final = "not shown: too much to be read at once, or lost"
 #: Open invocations of a lane that are described.
 OPEN_MAX: Final = 50
 #: Entries of an object's stream that the timeline shows unless told otherwise.
@@ -77,7 +81,7 @@ def _with_result(
     except Undecodable as error:
         kept, status, note = KeptResult(ResultKind.UNDECODABLE, 0, message=error.message), None, error.message
     expires_at = moment(around.now_ms + left_ms) if left_ms >= 0 else None
-    kept = replace(kept, size_bytes=len(data), expires_at=expires_at)
+    kept = replace(kept, size_bytes=kept.size_bytes or len(data), expires_at=expires_at)
     if not note:
         note = "nothing but its result is kept: it was a short one, whose one entry lies in the history of its object"
     return replace(told, place=Place.RESULT, status=status, result=kept, note=note)
@@ -86,8 +90,10 @@ def _with_result(
 def _result(space: PartitionSpace, outcome: Outcome) -> tuple[KeptResult, Status | None, str]:
     """Return what is to be said of an outcome, the status that it stands for, and a note."""
     match outcome:
-        case Succeeded():
+        case Succeeded(kept_with=None):
             return KeptResult(ResultKind.SUCCEEDED, 0), Status.COMPLETED, ""
+        case Succeeded():
+            return KeptResult(ResultKind.SUCCEEDED, size_of(outcome.result)), Status.COMPLETED, ""
         case Rejected(failure=failure):
             kept = KeptResult(ResultKind.FAILED, 0, code=failure.code, message=failure.message)
             return kept, Status.FAILED, ""
@@ -193,7 +199,7 @@ async def inspect(
     keys = [lane, lane, space.runnable, history]
     around, (ids, length, is_runnable, newest) = await look(store, space, commands, keys)
     shown: list[Entry] = newest[:timeline_entries]
-    state, state_problem = await _state(store, history, newest, asked)
+    state, state_problem = await _state(store, space, key_text, newest, asked)
     opened = await read_open(store, space, ids, around)
     waiting, inbox_length, inbox_read = await read_waiting(store, space, key_text)
     return ObjectDescription(
@@ -221,12 +227,12 @@ async def inspect(
 
 
 async def _state(
-    store: Store, history: bytes, newest: list[Entry], asked: int
+    store: Store, space: PartitionSpace, key_text: str, newest: list[Entry], asked: int
 ) -> tuple[tuple[StateValue, ...], str | None]:
     """Return the state, or why it is not known."""
     entries = newest
     if not is_whole(entries, asked):
-        entries, is_cut = await read_stream(store, history, HISTORY, newest_first=True)
+        entries, is_cut = await read_stream(store, space.object(key_text), HISTORY, newest_first=True)
         if is_cut and not is_whole(entries, len(entries)):
             return (), f"not found: no snapshot among the newest {len(entries)} entries of its history"
     try:
@@ -235,7 +241,15 @@ async def _state(
         return (), error.message
     if not all(type(name) is str and type(value) is bytes for name, value in values.items()):
         return (), "it holds something that is not a name with a packed value"
-    return tuple(StateValue(name, values[name]) for name in sorted(values)), None
+    large = await read_values(store, space, key_text, values, STATE_BYTES_MAX)
+    return tuple(_value(name, values[name], large) for name in sorted(values)), None
+
+
+def _value(name: str, stored: bytes, large: Mapping[str, bytes | None]) -> StateValue:
+    if name not in large:
+        return StateValue(name, stored)
+    packed = large[name]
+    return StateValue(name, stored, LEFT_OUT) if packed is None else StateValue(name, packed)
 
 
 def _held_since(opened: Sequence[OpenInvocation], newest: Sequence[Entry]) -> datetime | None:

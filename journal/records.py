@@ -41,6 +41,8 @@ class PauseReason(StrEnum):
     DIVERGED = "diverged"
     OPERATOR = "operator"
     UNDECODABLE = "undecodable"
+    VALUE_LOST = "value_lost"
+    TOO_MANY_RECORDS = "too_many_records"
 
 
 @dataclass(frozen=True, slots=True)

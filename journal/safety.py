@@ -18,7 +18,16 @@ OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (8, 0)
 STREAM_NODE_BYTES = 512
 
-_SETTINGS = ("appendfsync", "no-appendfsync-on-rewrite", "save", "stream-node-max-bytes")
+_SETTINGS = (
+    "appendfsync",
+    "no-appendfsync-on-rewrite",
+    "save",
+    "stream-node-max-bytes",
+    "proto-max-bulk-len",
+    "client-query-buffer-limit",
+)
+#: What a command holds beside its largest value: other values, each of them small, and the names of keys.
+BESIDE_A_VALUE_BYTES = 4 << 20
 _ACCEPT = "or accept it with allow_unsafe"
 
 
@@ -50,6 +59,8 @@ class ServerFacts:
         save_points: When snapshots are taken, in the server's words; empty for never.
         maxmemory_bytes: 0 for no limit.
         replicas: How many are connected.
+        largest_word_bytes: How large one word of a command may be.
+        largest_command_bytes: How large a command may be that has not been read to its end.
         config_refusal: Why CONFIG GET could not be read.
         is_primary: Whether it takes writes.
     """
@@ -67,6 +78,8 @@ class ServerFacts:
     stream_node_max_bytes: int | None
     config_refusal: str | None = None
     is_primary: bool = True
+    largest_word_bytes: int | None = None
+    largest_command_bytes: int | None = None
 
     @property
     def version_numbers(self) -> tuple[int, ...]:
@@ -136,7 +149,13 @@ def facts_of(
         stream_node_max_bytes=None if node_bytes is None else int(node_bytes),
         config_refusal=config_refusal,
         is_primary=info.get("role", "master") == "master",
+        largest_word_bytes=_number(settings.get("proto-max-bulk-len")),
+        largest_command_bytes=_number(settings.get("client-query-buffer-limit")),
     )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
 
 
 def promise(facts: ServerFacts, durability: Durability = "server", kind: Kind = Kind.SERVER) -> str:
@@ -217,12 +236,15 @@ def advice(facts: ServerFacts) -> tuple[str, ...]:
     return (sentence,)
 
 
-def doubts(facts: ServerFacts, durability: Durability, kind: Kind = Kind.SERVER) -> tuple[Doubt, ...]:
+def doubts(
+    facts: ServerFacts, durability: Durability, kind: Kind = Kind.SERVER, *, payload_limit_bytes: int = 0
+) -> tuple[Doubt, ...]:
     """Return everything that stands against the declared durability, what can't be accepted first."""
     found = (
         _age(facts),
         _cluster(facts, kind),
         _primary(facts),
+        _too_small_for(facts, payload_limit_bytes),
         _eviction(facts),
         _no_persistence(facts),
         _weaker_than(facts, durability),
@@ -230,7 +252,14 @@ def doubts(facts: ServerFacts, durability: Durability, kind: Kind = Kind.SERVER)
     return tuple(doubt for doubt in found if doubt is not None)
 
 
-def check(facts: ServerFacts, durability: Durability, *, allow_unsafe: bool = False, kind: Kind = Kind.SERVER) -> None:
+def check(
+    facts: ServerFacts,
+    durability: Durability,
+    *,
+    allow_unsafe: bool = False,
+    kind: Kind = Kind.SERVER,
+    payload_limit_bytes: int = 0,
+) -> None:
     """Refuse a server that can't keep the declared durability.
 
     Args:
@@ -238,11 +267,12 @@ def check(facts: ServerFacts, durability: Durability, *, allow_unsafe: bool = Fa
         durability: What the deployment declared.
         allow_unsafe: Accept every doubt except that Keylane can't work on the server at all.
         kind: How the server is reached.
+        payload_limit_bytes: How large a single value may be.
 
     Raises:
         UnsafeStore: The first doubt, with its remedy.
     """
-    for doubt in doubts(facts, durability, kind):
+    for doubt in doubts(facts, durability, kind, payload_limit_bytes=payload_limit_bytes):
         if doubt.is_fatal or not allow_unsafe:
             raise UnsafeStore(doubt.why, doubt.remedy)
 
@@ -275,6 +305,20 @@ def _primary(facts: ServerFacts) -> Doubt | None:
     return Doubt(
         why, "name the primary, or the sentinels that know it: redis+sentinel://host:port/service", is_fatal=True
     )
+
+
+def _too_small_for(facts: ServerFacts, payload_limit_bytes: int) -> Doubt | None:
+    """Find limits of the server at which it would cut the connection in the middle of a command."""
+    needed = payload_limit_bytes + BESIDE_A_VALUE_BYTES
+    limits = {
+        "proto-max-bulk-len": facts.largest_word_bytes,
+        "client-query-buffer-limit": facts.largest_command_bytes,
+    }
+    for name, limit in limits.items():
+        if limit is not None and limit < needed:
+            why = f"{name} is {limit:,}, and a command with a value of the payload limit has up to {needed:,} bytes"
+            return Doubt(why, f"raise {name}, or lower KEYLANE_PAYLOAD_LIMIT_BYTES", is_fatal=True)
+    return None
 
 
 def _eviction(facts: ServerFacts) -> Doubt | None:

@@ -13,6 +13,7 @@ import anyio
 import redis.exceptions
 
 from .background import Background
+from .blob_cache import BlobCache
 from .cluster import Cluster
 from .connections import CONNECT_TIMEOUT_SECONDS, ask, connection_to
 from .errors import StoreError, StoreUnavailable
@@ -81,6 +82,7 @@ class Store:
         self.namespace = check_namespace(namespace)
         self.observer: Observer = observer or NoObserver()
         self.library = library()
+        self.blob_cache = BlobCache()
         self.answer_timeout_seconds = answer_timeout_seconds
         self.replicas = replicas
         self.topology = self._topology(memory_limit_ratio)

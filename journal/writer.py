@@ -35,6 +35,8 @@ logger = logging.getLogger("keylane.commit")
 #: A call stays below 5 ms in the server with this many commits and this many operations, whichever is reached first.
 COMMITS_PER_BATCH = 300
 OPERATIONS_PER_BATCH = 500
+#: So does one that carries about so much, in values that are larger than usual, or a single commit that carries more.
+BYTES_PER_BATCH = 1 << 20
 #: Turns that may be on the wire at once: the next is prepared while the server syncs the one before.
 TURNS_IN_FLIGHT = 2
 #: So many waiting commits go out in the middle of a turn of the loop. Callers whose answers come together commit
@@ -246,10 +248,11 @@ class PartitionWriter:
         self._committer.routes.troubles.pop(self.space.tag, None)
 
     def _next_commits(self) -> list[Commit]:
-        queued, commits, operations = self.queued, list[Commit](), 0
+        queued, commits, operations, weight = self.queued, list[Commit](), 0, 0
         while queued and len(commits) < COMMITS_PER_BATCH:
             operations += len(queued[0].operations)
-            if operations > OPERATIONS_PER_BATCH and commits:
+            weight += queued[0].weight
+            if commits and (operations > OPERATIONS_PER_BATCH or weight > BYTES_PER_BATCH):
                 break
             commits.append(queued.popleft())
         return commits

@@ -58,6 +58,11 @@ class Settings(BaseSettings):
         0.9, gt=0.05, le=1, description="Part of the server's maxmemory at which nothing new is taken in."
     )
     payload_limit_bytes: int = Field(1_048_576, ge=1_024, le=268_435_456, description="Largest single value.")
+    blob_threshold_bytes: int = Field(
+        16_384, ge=1_024, le=1_048_576, description="Larger values are written once per object and referred to."
+    )
+    state_limit_bytes: int = Field(67_108_864, ge=1_048_576, description="All values of one object together.")
+    records_per_invocation: int = Field(10_000, ge=10, le=1_000_000, description="Records after which it is paused.")
     snapshot_every_deltas: Count = Field(32, description="State deltas after which an object gets a snapshot.")
     result_retention_seconds: Seconds = Field(86_400.0, description="How long results and histories are kept.")
     tombstone_retention_days: int = Field(30, ge=1, le=400, description="How long an idempotency key is known.")

@@ -14,11 +14,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+import redis.exceptions
+
+from ..journal.blobs import digest_in, whole
 from ..journal.codec import Undecodable
-from ..journal.errors import CallError, KeylaneError, ResultExpired
+from ..journal.errors import CallError, KeylaneError, ResultExpired, ValueLost
 from ..journal.key import format_id
 from ..journal.keyspace import PartitionSpace
-from ..journal.outcomes import Outcome, decode_outcome
+from ..journal.link import LinkLost
+from ..journal.outcomes import Outcome, Succeeded, decode_outcome
 from ..journal.records import Completed, Failed, Paused, decode
 from ..journal.requests import Answer, announced_invocation
 from ..journal.store import Store
@@ -263,8 +267,22 @@ class Answers:
             outcome = decode_outcome(data)
         except Undecodable as error:
             self._fail(watch, error)
-        else:
-            self._resolve(watch, outcome)
+            return
+        match outcome:
+            case Succeeded(kept_with=str() as key_text):
+                words = ("HGET", watch.space.blobs(key_text), digest_in(outcome.result))
+                self._store.submit(words, partial(self._saw_output, watch, outcome.result))
+            case _:
+                self._resolve(watch, outcome)
+
+    def _saw_output(self, watch: Watch, reference: bytes, reply: Any) -> None:
+        """Take a large output, which is kept beside its result; when no answer came, the next look finds it."""
+        if self._watches.get(watch.raw_id) is not watch or isinstance(reply, LinkLost | redis.exceptions.RedisError):
+            return
+        try:
+            self._resolve(watch, Succeeded(whole(reference, reply, "result")))
+        except ValueLost as error:
+            self._fail(watch, error)
 
     def _resolve(self, watch: Watch, ended: Ended) -> None:
         self._remove(watch)

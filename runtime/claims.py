@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..journal.blobs import is_reference
 from ..journal.codec import unpack
 from ..journal.errors import (
     CallError,
@@ -90,6 +91,11 @@ class Claims:
             accept_in_order(first.lane, first)
         if is_same(claim.fingerprint, claim.raw_digest, own):
             self._replay(lane.partition, second, first.raw_id, claim.accepted_at_ms)
+            return
+        if first.payload is not None and is_reference(first.payload):
+            second.hold = Hold.RECALLING
+            entry = IdempotencyEntry(first.raw_id, claim.fingerprint, claim.raw_digest, "?", claim.accepted_at_ms)
+            self._conflict(lane.partition, second, entry)
             return
         fields = self._named(second, first.handler.name, first.payload)
         self._refuse(lane.partition, second, IdempotencyConflict(fields))

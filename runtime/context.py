@@ -10,16 +10,21 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..journal import codec
+from ..journal.blobs import is_reference
+from ..journal.codec import REFERENCE_BYTES
 from ..journal.errors import Fenced, InvalidOutput, Suspended
 from ..journal.records import CallCompleted, Command, Record, TimerFired
 from ..objects.context import ObjectContext, SharedContext
 from ..objects.types import boundary_of
+from .bounds import check_name, check_state, check_written
+from .large_reads import whole
+from .large_values import compact, note
 from .log import InvocationLog
 from .misuse import ContextClosed, ForeignTask, InterruptedStep, InterruptedWait, NestedStep
 from .orders import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
     from datetime import datetime, timedelta
 
     from ..journal.key import Key
@@ -38,7 +43,7 @@ _EXCLUSIVE_ONLY = frozenset({"attempt", "call", "clear", "clear_all", "run", "se
 class ReadingContext(SharedContext):
     """What a shared handler gets: durable values, and nothing to write with."""
 
-    __slots__ = ("_invocation_id", "_key", "_now", "_random", "_type_name", "_values")
+    __slots__ = ("_fetch", "_invocation_id", "_key", "_now", "_random", "_type_name", "_values")
 
     def __init__(
         self,
@@ -47,8 +52,10 @@ class ReadingContext(SharedContext):
         values: Mapping[str, bytes],
         invocation_id: str,
         now: Callable[[], datetime],
+        fetch: Callable[[bytes, str], Awaitable[bytes]],
     ) -> None:
         self._now = now
+        self._fetch = fetch
         self._random: random.Random | None = None
         self._type_name = type_name
         self._key = key
@@ -79,6 +86,8 @@ class ReadingContext(SharedContext):
         packed = self._values.get(name)
         if packed is None:
             return default
+        if len(packed) == REFERENCE_BYTES and is_reference(packed):
+            packed = await self._fetch(packed, f"state {name}")
         return boundary_of(type, where=f"state {name}", refusal=InvalidOutput).load(packed)
 
     async def state_keys(self) -> list[str]:
@@ -215,6 +224,8 @@ class ExclusiveContext(ObjectContext):
         packed = self.read(name)
         if packed is None:
             return default
+        if len(packed) == REFERENCE_BYTES:
+            packed = await whole(self, self._lane, self._invocation, packed, f"state {name}")
         declared = self._lane.partition.virtual_object.state.get(name)
         if declared is not None and declared.form is type:
             return declared.load(packed)
@@ -241,6 +252,8 @@ class ExclusiveContext(ObjectContext):
             boundary = boundary_of(form, where=f"state {name}", refusal=InvalidOutput)
         packed = boundary.dump(value)
         self._steps.check_size(f"state {name}", packed)
+        if not self._recorded:
+            check_state(self._lane, self.writes, name, packed)
         self.writes[name] = packed
 
     def clear(self, name: str) -> None:
@@ -253,6 +266,8 @@ class ExclusiveContext(ObjectContext):
             raise ContextClosed(call)
         if type(name) is not str:
             raise TypeError(f"ctx.{call}: the name of a state value is text, not {type(name).__name__}")
+        check_name("state", name)
+        check_written(self.writes, name)
 
     def clear_all(self) -> None:
         """Take all state values away."""
@@ -402,7 +417,11 @@ class ExclusiveContext(ObjectContext):
 
     def carried(self) -> tuple[dict[str, bytes | None], tuple[bytes, ...]]:
         """Return the reads and notes that the next record has to carry."""
-        return self._reads, tuple(self._notes)
+        reads = compact(self._lane, self._reads)
+        if reads is not self._reads:
+            for stored in reads.values():
+                note(self._invocation, stored or b"")
+        return reads, tuple(self._notes)
 
 
 def _form_of(value: object) -> Any:

@@ -46,6 +46,7 @@ from ..journal.requests import Request, RequestKind
 from ..journal.transitions import advance
 from .invocation import Hold, Invocation
 from .lane import Lane
+from .large_values import USUAL_BYTES, kept, kept_delta, kept_for, large_values, let_go
 from .partition import OwnershipLost
 
 if TYPE_CHECKING:
@@ -68,15 +69,15 @@ def _nothing(now_ms: int, error: BaseException | None) -> None:
     del now_ms, error
 
 
-def failure_of(error: BaseException) -> Failure:
-    """Return an exception as it is written down."""
+def failure_of(error: BaseException, details_limit_bytes: int = DETAILS_LIMIT_BYTES) -> Failure:
+    """Return an exception as it is written down; details that are larger than a value may be are left out."""
     text = "".join(traceback.format_exception(error))
     details = _details(error)
     return Failure(
         type_name=f"{type(error).__module__}.{type(error).__qualname__}",
         message=_message(error),
         code=_code(error),
-        details=None if details is None else _packed_details(details),
+        details=None if details is None else _packed_details(details, details_limit_bytes),
         traceback=text[-TRACEBACK_LIMIT_CHARACTERS:],
     )
 
@@ -118,14 +119,14 @@ def _code(error: BaseException) -> str:
             return "error"
 
 
-def _packed_details(details: object) -> bytes:
+def _packed_details(details: object, limit_bytes: int) -> bytes:
     # The details of an error must never keep it from being recorded.
     try:
         packed = codec.pack(details)
     except codec.NotEncodable:
         packed = codec.pack(reprlib.repr(details))
-    if len(packed) > DETAILS_LIMIT_BYTES:
-        return codec.pack(f"details of {len(packed)} bytes were left out")
+    if len(packed) > limit_bytes:
+        return codec.pack(f"details of {len(packed):,} bytes were left out, the limit is {limit_bytes:,}")
     return packed
 
 
@@ -154,12 +155,13 @@ def acceptance(lane: Lane, invocation: Invocation) -> list[Operation]:
         return []
     invocation.accepted = True
     claim = invocation.idempotency
+    payload = invocation.payload
     fact = Accepted(
         invocation.raw_id,
         invocation.handler.name,
         invocation.handler.version,
         lane.key_text,
-        invocation.payload,
+        None if payload is None else kept_for(lane, invocation, payload),
         None if claim is None else claim.digest,
         invocation.client,
         invocation.caller,
@@ -245,14 +247,18 @@ def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, de
     raw_id = invocation.raw_id
     handler = invocation.handler
     mark = "c" if isinstance(outcome, Succeeded) else "f"
+    delta = kept_delta(lane, delta)
+    if invocation.refers is not None and invocation.accepted:
+        let_go(lane, invocation)
     state = lane.finished(delta)
     claim = invocation.idempotency
     is_short = not invocation.accepted
+    payload = invocation.payload if is_short else None
     fact = Finished(
         raw_id,
         handler.name,
         handler.version,
-        invocation.payload if is_short else None,
+        None if payload is None else kept(lane, payload),
         mark,
         None if claim is None else claim.digest,
     )
@@ -263,7 +269,7 @@ def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, de
         writes.extend(
             operations.finish_long(partition.space, lane.key_text, raw_id, last, partition.history_retention_ms)
         )
-    encoded = encode_outcome(outcome)
+    encoded = encode_outcome(_kept_outcome(lane, outcome))
     writes.append(operations.result(partition.space, raw_id, encoded, partition.result_retention_ms))
     if claim is not None:
         writes.extend(claim_writes(partition, invocation, mark))
@@ -279,6 +285,23 @@ def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, de
     invocation.ended = True
     done = partial(_finished, lane, invocation, outcome)
     lane.commit(writes, delta or None, done, takes_in=is_short, about=raw_id)
+
+
+def _kept_outcome(lane: Lane, outcome: Succeeded | Rejected) -> Succeeded | Rejected:
+    """Return an outcome as it is written: with a reference in place of a large output."""
+    match outcome:
+        case Succeeded(result=packed):
+            stored = kept(lane, packed)
+            return outcome if stored is packed else Succeeded(stored, lane.key_text)
+        case Rejected(failure=failure):
+            weigh_failure(lane, failure)
+            return outcome
+
+
+def weigh_failure(lane: Lane, failure: Failure | None) -> None:
+    """Note that the next commit carries the details of a failure."""
+    if failure is not None and failure.details is not None and len(failure.details) > USUAL_BYTES:
+        large_values(lane).weigh(len(failure.details))
 
 
 def _finished(lane: Lane, invocation: Invocation, outcome: Outcome, now_ms: int, error: BaseException | None) -> None:
@@ -312,7 +335,10 @@ async def pause(lane: Lane, invocation: Invocation, reason: PauseReason, detail:
     fact = Paused(reason, detail, error)
     record(invocation, fact)
     writes.append(operations.record(partition.space, raw_id, fact))
+    weigh_failure(lane, error)
     if skips(partition.virtual_object):
+        if invocation.refers:
+            writes.append(operations.set_aside(partition.space, lane.key_text, raw_id))
         writes.append(operations.leave_lane(partition.space, lane.key_text, raw_id))
         writes.append(operations.unschedule(raw_id))
     else:
@@ -332,6 +358,7 @@ def resumption(
     writes = [operations.record(space, invocation.raw_id, fact)]
     if not is_aside:
         return [*writes, operations.unpark(lane.key_text)]
+    writes.append(operations.take_up(space, lane.key_text, invocation.raw_id))
     if running is not None:
         writes.append(operations.leave_lane(space, lane.key_text, running.raw_id))
     writes.append(operations.rejoin_lane(space, lane.key_text, invocation.raw_id))
@@ -391,7 +418,8 @@ def answer(
         writes.append(operations.announce(client, raw_id, outcome))
     if caller is not None:
         writes.append(reply(partition, caller, raw_id, outcome))
-    partition.writer.commit(Commit(writes, done, lane, about=about))
+    weight = len(outcome) if len(outcome) > USUAL_BYTES else 0
+    partition.writer.commit(Commit(writes, done, lane, about=about, weight=weight))
 
 
 def state_change(lane: Lane, invocation: Invocation, delta: Delta) -> list[Operation]:

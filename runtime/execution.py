@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from ..journal.codec import Undecodable
+from ..journal.codec import REFERENCE_BYTES, Undecodable
 from ..journal.errors import (
     Fenced,
     InternalError,
@@ -28,10 +28,12 @@ from ..journal.outcomes import Rejected, Succeeded
 from ..journal.records import PauseReason
 from ..journal.transitions import Status
 from .blocking_context import BlockingExclusiveContext
+from .bounds import has_too_many_records, why_too_many
 from .context import ExclusiveContext
 from .endings import failure_of, finish, pause, refuse, retry_later, skips
 from .invocation import Hold, Invocation
 from .lane import Lane
+from .large_reads import whole
 from .own_context import in_own_context
 from .partition import Phase
 
@@ -61,6 +63,8 @@ class Execution:
 
     def __init__(self, settings: Settings, timers: Timers, limiter: anyio.CapacityLimiter) -> None:
         self._retry = settings.retry
+        self._records_max = settings.records_per_invocation
+        self._details_limit_bytes = settings.payload_limit_bytes
         self._timers = timers
         self._limiter = limiter
         self._random = random.Random()  # noqa: S311
@@ -118,14 +122,20 @@ class Execution:
         task = None if invocation.handler.is_blocking else asyncio.current_task()
         ctx = ExclusiveContext(lane, invocation, self.steps, self.messages, task)
         try:
-            arguments = _arguments(invocation)
+            payload = invocation.payload
+            if payload is not None and len(payload) == REFERENCE_BYTES:
+                payload = await whole(ctx, lane, invocation, payload, "argument")
+            arguments = _arguments(invocation.handler, payload)
         except InvalidInput as error:
             self._refuse(lane, invocation, error)
+            return
+        except Suspended:
+            self._unwound(lane, invocation)
             return
         try:
             packed = await self._result(invocation.handler, ctx, arguments)
         except (TerminalError, InvalidOutput, PayloadTooLarge) as error:
-            self._end(lane, invocation, ctx, Rejected(failure_of(error)))
+            self._end(lane, invocation, ctx, Rejected(failure_of(error, self._details_limit_bytes)))
         except BaseException as error:
             if ctx.ended_by is None and self._is_not_its_own(error):
                 raise
@@ -200,6 +210,11 @@ class Execution:
         policy = invocation.handler.retry or self._retry
         attempt = invocation.attempts + 1
         try:
+            if has_too_many_records(invocation, self._records_max):
+                detail = f"{why_too_many(invocation)}; its handler failed with {type(error).__name__}"
+                await pause(lane, invocation, PauseReason.TOO_MANY_RECORDS, detail, failure_of(error))
+                self._park(lane, invocation)
+                return
             if policy.is_spent(attempt):
                 await self._spent(lane, invocation, policy, attempt, error)
                 return
@@ -261,18 +276,18 @@ def paused_error(lane: Lane, invocation: Invocation) -> InvocationPaused:
     )
 
 
-def _arguments(invocation: Invocation) -> tuple[Any, ...]:
+def _arguments(handler: Handler[Any, Any], payload: bytes | None) -> tuple[Any, ...]:
     """Return what the handler is called with behind its context.
 
     Raises:
         InvalidInput: What came does not fit the declared type, or can't be read.
     """
-    boundary = invocation.handler.input
+    boundary = handler.input
     if boundary is None:
         return ()
-    if invocation.payload is None:
+    if payload is None:
         raise InvalidInput(boundary.where, "the handler takes an argument and none was given")
     try:
-        return (boundary.load(invocation.payload),)
+        return (boundary.load(payload),)
     except Undecodable as error:
         raise InvalidInput(boundary.where, str(error)) from error

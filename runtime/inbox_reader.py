@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("keylane.inbox")
 
-ENTRIES_PER_READ = 256
 TRY_AGAIN_SECONDS = 0.2
 _TAKING = (Phase.OPENING, Phase.OPEN)
 
@@ -106,9 +105,10 @@ class InboxReader:
             self._errands.begin(partial(self._read_apart, partition))
         elif not partition.has_in_hand(IN_HAND_MAX):
             self._reading[partition] = False
-            self._store.submit(_words(partition), partial(self._took, partition, partition.cursor))
+            count = partition.inbox_page.count
+            self._store.submit(_words(partition), partial(self._took, partition, partition.cursor, count))
 
-    def _took(self, partition: Partition, cursor: bytes, reply: Any) -> None:
+    def _took(self, partition: Partition, cursor: bytes, count: int, reply: Any) -> None:
         is_hinted_at = self._reading.pop(partition)
         if partition.phase is not Phase.OPEN:
             return
@@ -119,11 +119,12 @@ class InboxReader:
             # Meanwhile something was put back, which comes first then.
             self._note(partition)
             return
+        partition.inbox_page.saw([_data(fields) for _, fields in reply])
         for entry, fields in reply:
             self._take(partition, entry, _data(fields))
-        if len(reply) < ENTRIES_PER_READ:
+        if len(reply) < count:
             partition.ahead.clear()
-        if is_hinted_at or len(reply) == ENTRIES_PER_READ:
+        if is_hinted_at or len(reply) == count:
             self._note(partition)
 
     async def _read_apart(self, partition: Partition) -> None:
@@ -160,8 +161,8 @@ class InboxReader:
             StoreUnavailable: The store is away; reading goes on from there when it is called again.
         """
         while not partition.memory.is_full:
-            cursor = partition.cursor
-            entries = await read_after(self._store, partition.space, cursor, ENTRIES_PER_READ)
+            cursor, count = partition.cursor, partition.inbox_page.count
+            entries = await self._page(partition, cursor, count)
             known = await self._known(partition, [data for _, data in entries])
             if partition.phase not in _TAKING:
                 return
@@ -173,7 +174,7 @@ class InboxReader:
                     partition.settle_entry(entry)
                 else:
                     self._take(partition, entry, data)
-            if len(entries) < ENTRIES_PER_READ:
+            if len(entries) < count:
                 partition.behind = None
                 partition.ahead.clear()
                 return
@@ -183,8 +184,8 @@ class InboxReader:
         """Deal with what needs no room, also behind requests that have to wait for some."""
         partition.looked = max(partition.cursor, partition.looked, key=comparable)
         while True:
-            cursor = partition.looked
-            entries = await read_after(self._store, partition.space, cursor, ENTRIES_PER_READ)
+            cursor, count = partition.looked, partition.inbox_page.count
+            entries = await self._page(partition, cursor, count)
             known = await self._known(partition, [data for _, data in entries])
             if partition.phase not in _TAKING:
                 return
@@ -198,7 +199,7 @@ class InboxReader:
                     partition.ahead.add(entry)
                 else:
                     partition.leave(entry)
-            if len(entries) < ENTRIES_PER_READ:
+            if len(entries) < count:
                 return
 
     async def read_again(self, partition: Partition) -> list[str]:
@@ -213,12 +214,13 @@ class InboxReader:
         did: list[str] = []
         cursor, end = START, comparable(partition.cursor)
         while True:
-            entries = await read_after(self._store, partition.space, cursor, ENTRIES_PER_READ)
+            count = partition.inbox_page.count
+            entries = await self._page(partition, cursor, count)
             passed = [entry for entry in entries if comparable(entry[0]) <= end]
             known = await self._known(partition, [data for _, data in passed])
             for (entry, data), is_known in zip(passed, known, strict=True):
                 did.extend(self._look_again(partition, entry, data, is_known=is_known))
-            if len(passed) < ENTRIES_PER_READ:
+            if len(passed) < count:
                 return did
             cursor = passed[-1][0]
 
@@ -233,6 +235,11 @@ class InboxReader:
         self._intake.take_entry(partition, entry, data)
         return [f"took entry {entry.decode()} of the inbox in, which had been passed over"]
 
+    async def _page(self, partition: Partition, cursor: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        entries = await read_after(self._store, partition.space, cursor, count)
+        partition.inbox_page.saw([data for _, data in entries])
+        return entries
+
     async def _known(self, partition: Partition, requests: list[bytes]) -> list[bool]:
         """Return which requests an owner before has dealt with: a copy may have been left behind."""
         space = partition.space
@@ -243,7 +250,7 @@ class InboxReader:
 
 
 def _words(partition: Partition) -> tuple[Any, ...]:
-    return ("XRANGE", partition.space.inbox, b"(" + partition.cursor, "+", "COUNT", ENTRIES_PER_READ)
+    return ("XRANGE", partition.space.inbox, b"(" + partition.cursor, "+", "COUNT", partition.inbox_page.count)
 
 
 def _data(fields: list[bytes]) -> bytes:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..journal import operations
 from ..journal.batch import Commit
-from ..journal.codec import Undecodable, pack
+from ..journal.blobs import is_reference
+from ..journal.codec import REFERENCE_BYTES, Undecodable, pack
 from ..journal.errors import (
     CallError,
     InternalError,
+    InvalidInput,
     KeylaneError,
     Overloaded,
     PayloadTooLarge,
@@ -31,6 +33,7 @@ from .door import DoorClosed
 from .endings import accept_in_order, answer, refuse, resumption
 from .invocation import Hold, Invocation
 from .messages import deadlock
+from .orders import check_call
 from .partition import OwnershipLost, Phase
 from .scheduling import schedule
 
@@ -85,7 +88,7 @@ class Intake:
             request = Request.decode(data)
         except Undecodable:
             writes = [operations.keep_undecodable(data), operations.settle_entry(entry)]
-            partition.writer.commit(Commit(writes, _ignore))
+            partition.writer.commit(Commit(writes, _ignore, weight=len(data)))
             return
         if partition.is_known(request.invocation):
             self._settle_copy(partition, entry, request)
@@ -138,6 +141,9 @@ class Intake:
             partition.writer.commit(Commit([operations.settle_entry(entry)], _ignore))
 
     def _take_request(self, partition: Partition, entry: bytes, request: Request) -> None:
+        self._check_size(partition, request.payload)
+        self._check_size(partition, request.basis)
+        check_call(request.handler, request.idempotency_key)
         if request.kind is RequestKind.RESUME:
             self._resume(partition, entry, request)
             return
@@ -148,7 +154,6 @@ class Intake:
             self.waits.take_reply(partition, entry, request)
             return
         handler = find_handler(partition, request.handler, is_inside=request.kind.is_message)
-        self._check_size(partition, request.payload)
         if handler.kind == "shared":
             if request.delay_ms:
                 raise CallError(f"{handler} is shared: it leaves no history, so it can't be asked for later")
@@ -234,8 +239,12 @@ class Intake:
     @staticmethod
     def _check_size(partition: Partition, payload: bytes | None) -> None:
         limit = partition.settings.payload_limit_bytes
-        if payload is not None and len(payload) > limit:
+        if payload is None:
+            return
+        if len(payload) > limit:
             raise PayloadTooLarge("argument", len(payload), limit)
+        if len(payload) == REFERENCE_BYTES and is_reference(payload):
+            raise InvalidInput("argument", "its extension type is reserved")
 
     def accept_late_ones(self) -> None:
         """Commit the acceptance of invocations that take longer than a moment."""

@@ -68,6 +68,7 @@ class Invocation:
         "payload",
         "raw_id",
         "records",
+        "refers",
         "refusals",
         "standing",
     )
@@ -91,6 +92,8 @@ class Invocation:
         self.attempts = 0
         self.refusals = 0
         self.records: list[Record] = []
+        #: Digests of the large values that its records refer to, which are kept for as long as it is open.
+        self.refers: set[bytes] | None = None
         self.standing: Standing | None = None
         self.arrived_at = time.monotonic()
 

@@ -17,10 +17,12 @@ from ..journal.batch import Commit, CommitDone, Operation
 from ..journal.errors import StoreFull
 from ..journal.operations import Delta, StateChange
 from .invocation import Invocation
+from .large_values import compact
 from .turning_away import turn_away_waiting
 
 if TYPE_CHECKING:
     from ..journal.key import Key
+    from .large_values import LargeValues
     from .partition import Partition
 
 
@@ -44,6 +46,7 @@ class Lane:
         "is_indexed",
         "key",
         "key_text",
+        "large",
         "load_error",
         "loaded",
         "loading",
@@ -68,6 +71,7 @@ class Lane:
         self.queue: list[Invocation] = []
         self.queued: dict[str, bytes] = {}
         self.durable: dict[str, bytes] = {}
+        self.large: LargeValues | None = None
         self.deltas = 0
         self.generation = 0
         self.busy = False
@@ -138,6 +142,7 @@ class Lane:
         if self.deltas < self.partition.settings.snapshot_every_deltas:
             return StateChange(delta)
         self.deltas = 0
+        self.queued = compact(self, self.queued)
         return StateChange(delta, dict(self.queued))
 
     def history_trim(self, state: StateChange | None) -> list[Operation]:
@@ -165,20 +170,45 @@ class Lane:
             takes_in: Whether an invocation is taken in with it: refused while the store's memory is full.
             about: The invocation that it is about, which may have been taken in a moment ago.
         """
-        self._unsettled += 1
-        if not self.is_indexed:
-            self._index(writes)
-        settled = partial(self._settled, delta, done)
-        self.partition.writer.commit(Commit(writes, settled, self, takes_in=takes_in, about=about))
+        writes, weight = self._with_values(writes, takes_in=takes_in, about=about)
+        self._queue(writes, partial(self._settled, delta, done), weight, takes_in=takes_in, about=about)
 
     def accept(self, writes: list[Operation], taken: list[Invocation], done: CommitDone) -> None:
         """Queue a commit that does nothing but take invocations in."""
+        ids = tuple(invocation.raw_id for invocation in taken)
+        writes, weight = self._with_values(writes, takes_in=True)
+        self._queue(writes, partial(self._acceptance_settled, taken, done), weight, takes_in=True, accepts=ids)
+
+    def _with_values(
+        self, writes: list[Operation], *, takes_in: bool, about: bytes | None = None
+    ) -> tuple[list[Operation], int]:
+        """Return a commit's operations with the large values that it refers to, and what these weigh.
+
+        What weighs more than one call should carry is queued ahead of it.
+        """
+        large = self.large
+        if large is None or not large.is_due:
+            return writes, 0
+        ahead, due, weight = large.take()
+        for each, each_weight in ahead:
+            self._queue(each, partial(self._settled, None, None), each_weight, takes_in=takes_in, about=about)
+        return [*due, *writes], weight
+
+    def _queue(
+        self,
+        writes: list[Operation],
+        settled: CommitDone,
+        weight: int,
+        *,
+        takes_in: bool,
+        about: bytes | None = None,
+        accepts: tuple[bytes, ...] = (),
+    ) -> None:
         self._unsettled += 1
         if not self.is_indexed:
             self._index(writes)
-        ids = tuple(invocation.raw_id for invocation in taken)
-        settled = partial(self._acceptance_settled, taken, done)
-        self.partition.writer.commit(Commit(writes, settled, self, takes_in=True, accepts=ids))
+        commit = Commit(writes, settled, self, takes_in=takes_in, about=about, accepts=accepts, weight=weight)
+        self.partition.writer.commit(commit)
 
     def _index(self, writes: list[Operation]) -> None:
         """Have the history shrunk after its retention, when a commit adds to it: once, and not with each commit."""
@@ -237,6 +267,8 @@ class Lane:
         elif self.error is None:
             self.error = error
             self.generation += 1
+            if self.large is not None:
+                self.large.forget_all()
         if done is not None:
             done(now_ms, error)
         self._let_through(now_ms, self.error)

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from ..journal import operations
+from ..journal.blobs import digests_in_records
 from ..journal.codec import Undecodable
 from ..journal.errors import InternalError, KeylaneError, StoreError, StoreUnavailable
 from ..journal.history import first_arguments
@@ -32,6 +33,7 @@ from .context import commands_of
 from .endings import refuse, skips
 from .invocation import Hold, IdempotencyClaim, Invocation
 from .lane import Lane
+from .large_values import found_in
 from .partition import FirstArguments, Partition, Phase
 from .scheduling import release
 
@@ -154,6 +156,8 @@ class Loading:
 
     def _install(self, lane: Lane, contents: LaneContents, extras: _Extras) -> None:
         lane.queued = contents.state.values
+        referred = {digest for each in contents.open for digest in digests_in_records(each.records)}
+        lane.large = found_in(lane, lane.queued, referred)
         lane.durable = dict(lane.queued)
         lane.deltas = contents.state.deltas_since_snapshot
         if contents.state.is_shrunk:
@@ -184,6 +188,8 @@ class Loading:
         lane.queue.remove(invocation)
         partition.let_go(invocation)
         writes = [operations.leave_lane(partition.space, lane.key_text, invocation.raw_id)]
+        if invocation.refers:
+            writes.append(operations.set_aside(partition.space, lane.key_text, invocation.raw_id))
         if lane.queue:
             # It was parked as the holder of its lane, which stopped being runnable then.
             writes.append(operations.unpark(lane.key_text))
@@ -276,6 +282,7 @@ class Loading:
         invocation.accepted = True
         invocation.standing = standing
         invocation.records = commands_of(found.records)
+        invocation.refers = digests_in_records(found.records) or None
         invocation.attempts = 0 if standing is None else standing.attempts
         invocation.hold = None
         is_paused = found.is_parked or (standing is not None and standing.status is Status.PAUSED)

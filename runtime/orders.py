@@ -7,12 +7,16 @@ from datetime import timedelta
 from typing import Any, Final
 
 from ..journal.errors import CallError, PayloadTooLarge
-from ..journal.key import Key
+from ..journal.key import PART_LIMIT_BYTES, Key
 from ..journal.messages import Caller
 from ..journal.requests import Request, RequestKind
 from ..objects.handler import Handler
 from ..objects.types import Boundary, boundary_of
 
+#: Bytes of UTF-8 that an idempotency key may have, as the parts of an object's key may.
+IDEMPOTENCY_KEY_LIMIT_BYTES: Final = PART_LIMIT_BYTES
+#: Characters that the name of a handler may have.
+HANDLER_NAME_LIMIT: Final = 64
 _BY_VALUE: Final = boundary_of(Any, where="argument")
 
 #: A hundred years: sums of such times stay exact in the store.
@@ -108,6 +112,7 @@ def order_of(
         if target.is_private and not is_inside:
             raise CallError(f"{target} is private: only other handlers may call it")
         order = _by_reference(target, key_text, rest, has_idempotency_key=idempotency_key is not None)
+    check_call(order.handler_name, idempotency_key)
     payload = order.payload
     if payload is not None and len(payload) > payload_limit_bytes:
         raise PayloadTooLarge("argument", len(payload), payload_limit_bytes)
@@ -126,6 +131,26 @@ def milliseconds(duration: timedelta | float | None, what: str) -> int:
     if not 0 <= seconds <= LONGEST_SECONDS:
         raise ValueError(f"{what} is {seconds} s: it has to be between 0 and {LONGEST_SECONDS:,} s")
     return math.ceil(round(seconds * 1000, 6))
+
+
+def check_call(handler_name: str, idempotency_key: str | None) -> None:
+    """Refuse names that are too long before anything is written under them.
+
+    Raises:
+        PayloadTooLarge: One is.
+    """
+    if len(handler_name) > HANDLER_NAME_LIMIT:
+        shown = f"the handler's name {handler_name[:HANDLER_NAME_LIMIT]!r}…"
+        raise PayloadTooLarge(
+            shown, len(handler_name), HANDLER_NAME_LIMIT, unit="characters", remedy="no handler has it"
+        )
+    # A character has at most four bytes, so most keys are settled by this look.
+    if idempotency_key is None or len(idempotency_key) * 4 <= IDEMPOTENCY_KEY_LIMIT_BYTES:
+        return
+    size_bytes = len(idempotency_key.encode(errors="surrogatepass"))
+    if size_bytes > IDEMPOTENCY_KEY_LIMIT_BYTES:
+        what, remedy = "idempotency_key", "use a hash of it"
+        raise PayloadTooLarge(what, size_bytes, IDEMPOTENCY_KEY_LIMIT_BYTES, remedy=remedy)
 
 
 def _by_reference(

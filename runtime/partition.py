@@ -17,6 +17,7 @@ from ..journal.inbox import START, comparable, just_before
 from ..journal.key import Key, format_id
 from ..journal.outcomes import Outcome
 from ..journal.recall import DAY_MS
+from .inbox_page import InboxPage
 from .invocation import Invocation
 from .lane import Lane
 from .turning_away import turn_away_lane
@@ -166,10 +167,12 @@ class Partition:
         #: Entries that were dealt with ahead of their turn, and how far the inbox was looked through for such.
         self.ahead: set[bytes] = set()
         self.looked = START
+        self.inbox_page = InboxPage()
         self.running = 0
         self.serving: set[bytes] = set()
         self.result_retention_ms = int(settings.result_retention_seconds * 1000)
         self.history_retention_ms = self.result_retention_ms
+        self.blob_threshold_bytes = settings.blob_threshold_bytes
         self.tombstone_retention_ms = settings.tombstone_retention_days * 86_400_000
         self.backlog = virtual_object.backlog or settings.backlog_per_key
         self._ended: dict[bytes, float] = {}

@@ -13,6 +13,7 @@ import anyio
 import anyio.to_thread
 
 from ..journal import codec
+from ..journal.blobs import read_blob
 from ..journal.codec import Undecodable
 from ..journal.errors import (
     InternalError,
@@ -89,7 +90,12 @@ class Reads:
         key = Key.parse(key_text) if lane is None else lane.key
         values = await self._values(partition, space, key_text)
         ctx = ReadingContext(
-            space.type_name, key, values, format_id(space.type_name, space.number, raw_id), partial(_now, partition)
+            space.type_name,
+            key,
+            values,
+            format_id(space.type_name, space.number, raw_id),
+            partial(_now, partition),
+            partial(read_blob, self._store, space, key_text),
         )
         arguments: tuple[Any, ...] = ()
         if handler.input is not None:
@@ -126,7 +132,7 @@ class Reads:
             value = await self.run(partition, space, handler, key_text, payload, raw_id)
             return Succeeded(self._packed(handler, value))
         except (TerminalError, InvalidOutput, PayloadTooLarge) as error:
-            return Rejected(failure_of(error))
+            return Rejected(failure_of(error, self._payload_limit_bytes))
         except KeylaneError as error:
             return Refused(code_of(error), error.message, codec.pack(fields_of(error)))
         except BaseException as error:

@@ -138,7 +138,8 @@ class Runtime:
     async def _check(self, store: Store) -> bool:
         """Refuse a store that can't keep the promise, and return whether a restart may break it."""
         facts = await read_all_facts(store)
-        check_all(store, facts, self.durability, allow_unsafe=self._allow_unsafe)
+        limit = self.settings.payload_limit_bytes
+        check_all(store, facts, self.durability, allow_unsafe=self._allow_unsafe, payload_limit_bytes=limit)
         logger.info("%s", promise_of(store, facts, self.durability))
         for remark in dict.fromkeys(remark for each in facts for remark in advice(each)):
             logger.info("%s", remark)

@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 
 from ..journal import operations
+from ..journal.codec import REFERENCE_BYTES
 from ..journal.errors import (
     InvalidOutput,
     PayloadTooLarge,
@@ -26,8 +27,20 @@ from ..journal.errors import (
     StepFailed as StepFailedError,
 )
 from ..journal.records import PauseReason, Record, StepAttemptFailed, StepCompleted, StepFailed
+from .bounds import check_name, has_too_many_records, why_too_many
 from .commands import diverge
-from .endings import accept_in_order, acceptance, failure_of, pause, record, state_change, terminal_error
+from .endings import (
+    accept_in_order,
+    acceptance,
+    failure_of,
+    pause,
+    record,
+    state_change,
+    terminal_error,
+    weigh_failure,
+)
+from .large_reads import whole
+from .large_values import kept_delta, kept_for
 from .partition import Phase
 from .step_plan import StepPlan, StepPlans
 
@@ -60,6 +73,7 @@ class Steps:
         self._limiter = limiter
         self._plans = StepPlans(settings.retry)
         self._payload_limit_bytes = settings.payload_limit_bytes
+        self._records_max = settings.records_per_invocation
         self._random = random.Random()  # noqa: S311
 
     def now(self, partition: Partition) -> datetime:
@@ -91,6 +105,7 @@ class Steps:
             TerminalError: The step raised one, now or in the recorded run.
             StepFailed: Its attempts are spent and `on_exhausted="raise"`.
         """
+        check_name("step", name)
         plan = self._plans.make(name, ctx.index, action, arguments, options)
         ctx.index += 1
         settled = await self._recorded(ctx, lane, invocation, plan) if ctx.is_replaying else None
@@ -104,7 +119,10 @@ class Steps:
             settled = await self._try(ctx, lane, invocation, plan)
         if isinstance(settled, StepFailed):
             raise _error_of(settled)
-        return plan.boundary.load(settled.result)
+        packed = settled.result
+        if len(packed) == REFERENCE_BYTES:
+            packed = await whole(ctx, lane, invocation, packed, f"result of step {name}")
+        return plan.boundary.load(packed)
 
     async def _recorded(
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
@@ -168,6 +186,9 @@ class Steps:
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
     ) -> StepCompleted | StepFailed:
         while True:
+            if has_too_many_records(invocation, self._records_max):
+                await pause(lane, invocation, PauseReason.TOO_MANY_RECORDS, why_too_many(invocation), None)
+                raise ctx.end(Suspended())
             attempt = 1 + (invocation.standing.step_attempts if invocation.standing else 0)
             try:
                 packed = await self._attempt(plan)
@@ -181,7 +202,8 @@ class Steps:
                 await self._wait(ctx, lane, invocation, plan, attempt, error)
             else:
                 reads, notes = ctx.carried()
-                fact = StepCompleted(plan.index, plan.name, packed, reads, notes)
+                result = kept_for(lane, invocation, packed)
+                fact = StepCompleted(plan.index, plan.name, result, reads, notes)
                 return await self._write(ctx, lane, invocation, fact)
 
     async def _attempt(self, plan: StepPlan) -> bytes:
@@ -207,7 +229,7 @@ class Steps:
 
     def _failed(self, ctx: ExclusiveContext, plan: StepPlan, error: TerminalError) -> StepFailed:
         reads, notes = ctx.carried()
-        return StepFailed(plan.index, plan.name, failure_of(error), reads, notes)
+        return StepFailed(plan.index, plan.name, failure_of(error, self._payload_limit_bytes), reads, notes)
 
     async def _exhausted(
         self,
@@ -228,6 +250,8 @@ class Steps:
         raise ctx.end(Suspended()) from error
 
     async def _write(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, fact: _Settled) -> _Settled:
+        if isinstance(fact, StepFailed):
+            weigh_failure(lane, fact.error)
         await self._record(ctx, lane, invocation, fact, [])
         return fact
 
@@ -238,7 +262,7 @@ class Steps:
         ctx.check_current()
         record(invocation, fact)
         raw_id = invocation.raw_id
-        delta = ctx.writes
+        delta = kept_delta(lane, ctx.writes)
         takes_in = not invocation.accepted
         writes = acceptance(lane, invocation)
         writes.append(operations.record(lane.partition.space, raw_id, fact))

@@ -14,11 +14,12 @@ import anyio
 import anyio.abc
 
 from ..journal.background import Background
-from ..journal.lane_reading import ask
+from ..journal.lane_reading import read_runnable
 from ..journal.leases import sync_leases
 from ..journal.outcomes import IdempotencyEntry
 from ..journal.tenure import Acquired
 from .assignment import PartitionId
+from .blob_sweep import BlobSweep
 from .doors import Doors
 from .endings import refuse
 from .errands import Errands
@@ -96,6 +97,7 @@ class Worker:
         self._intake.waits = self._waits
         self._execution = Execution(settings, self._timers, self._limiter)
         self._inboxes = InboxReader(store, self._intake, self._errands, self._partitions)
+        self._blob_sweep = BlobSweep(store, self._partitions)
         lane_mending = LaneMending(store, self._loading, self._timers)
         self._mending = Mending(store, self._errands, lane_mending, self._inboxes)
         self._leases = LeaseThread(
@@ -166,7 +168,7 @@ class Worker:
         self._inboxes.subscription = subscription
         self._errands.start(tasks)
         self._store.on_server_change(self._server_changed)
-        sweeps = (self._sweep, self._retention.run, self._tick)
+        sweeps = (self._sweep, self._retention.run, self._blob_sweep.run, self._tick)
         for task in (self._timers.run, self._inboxes.run, self._outbox.run, self._ownership.run, *sweeps):
             tasks.start_soon(task)
         await tasks.start(subscription.run)
@@ -247,6 +249,10 @@ class Worker:
         """Ask the store now what time it is in each partition and what is due by it, as the sweep does each second."""
         await self._timers.ask(self._ownership.partitions)
 
+    async def sweep_large_values(self) -> None:
+        """Delete the large values that nothing has needed for the retention, as the sweep does from time to time."""
+        await self._blob_sweep.sweep()
+
     def lost(self, partition: Partition) -> None:
         """Take note that a tenure ended."""
         self._timers.suspend(partition)
@@ -290,11 +296,9 @@ class Worker:
         """Bring the work of an acquired partition into memory: its runnable lanes, then its whole inbox."""
         await self._outbox.attend(partition)
         self._inboxes.attend(partition)
-        runnable = partition.space.runnable
-        (lanes,) = await ask(self._store, [("SMEMBERS", runnable)], [runnable])
-        for key in lanes:
-            partition.runnable.add(key.decode())
-            partition.lane(key.decode())
+        for key_text in await read_runnable(self._store, partition.space):
+            partition.runnable.add(key_text)
+            partition.lane(key_text)
         await self._inboxes.read_all(partition)
         if partition.phase is not Phase.OPENING:
             return

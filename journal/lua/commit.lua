@@ -30,6 +30,11 @@
 --         c id           it is not due any more
 --         i entry        an inbox entry is done with
 --         b bytes        keep undecodable bytes, the newest ones and for a while
+--         j k ms member  note in sorted set k that member was used ms from now; 0 for just now
+--         z k member ms  take member out of sorted set k, unless it was used after that time
+--         g k field      delete a field of hash k, if the z before it took its member out
+--         m k member     add to set k
+--         v k member     take out of set k
 --         p message      announce an answer
 --
 -- Answers the partition's time in milliseconds. A number at or below the last one applied is answered from the ring and
@@ -40,7 +45,7 @@
 
 local ARITY = {
   s = 4, e = 3, h = 4, t = 3, k = 2, n = 4, o = 3, x = 4, y = 3, q = 4, f = 4, u = 4, w = 2, l = 2, d = 3, c = 2, i = 2,
-  b = 2, p = 2
+  b = 2, p = 2, j = 4, z = 4, g = 3, m = 3, v = 3
 }
 -- A trim looks at so many entries at most when a stream is longer than that: the next ones go with the trims to come.
 local TRIMMED = 2000
@@ -94,6 +99,23 @@ function apply.u(keys, argv, i)
   redis.call('LREM', list, 1, argv[i + 2])
   if redis.call('EXISTS', list) == 0 then redis.call('SREM', keys[3], argv[i + 3]) end
 end
+function apply.j(keys, argv, i, now)
+  redis.call('ZADD', keys[tonumber(argv[i + 1])], int(now + tonumber(argv[i + 2])), argv[i + 3])
+end
+-- What is deleted for not having been used is looked at here once more: its owner decided on an older reading.
+local was_taken_out = false
+function apply.z(keys, argv, i)
+  local index, member = keys[tonumber(argv[i + 1])], argv[i + 2]
+  local used = redis.call('ZSCORE', index, member)
+  was_taken_out = used and tonumber(used) <= tonumber(argv[i + 3])
+  if was_taken_out then redis.call('ZREM', index, member) end
+end
+function apply.g(keys, argv, i)
+  if was_taken_out then redis.call('HDEL', keys[tonumber(argv[i + 1])], argv[i + 2]) end
+  was_taken_out = false
+end
+function apply.m(keys, argv, i) redis.call('SADD', keys[tonumber(argv[i + 1])], argv[i + 2]) end
+function apply.v(keys, argv, i) redis.call('SREM', keys[tonumber(argv[i + 1])], argv[i + 2]) end
 function apply.w(keys, argv, i) redis.call('SADD', keys[3], argv[i + 1]) end
 function apply.l(keys, argv, i) redis.call('SREM', keys[3], argv[i + 1]) end
 function apply.d(keys, argv, i, now) redis.call('ZADD', keys[2], int(now + tonumber(argv[i + 2])), argv[i + 1]) end

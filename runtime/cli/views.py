@@ -58,7 +58,8 @@ def _plain(value: object) -> Any:
     """Return a description as JSON can carry it."""
     match value:
         case StateValue():
-            return {"name": value.name, "size_bytes": value.size_bytes, **_value(value.packed)}
+            told = _value(value.packed) if value.left_out is None else {"left_out": value.left_out}
+            return {"name": value.name, "size_bytes": value.size_bytes, **told}
         case Failure():
             details = None if value.details is None else _value(value.details).get("value")
             return {**{each.name: getattr(value, each.name) for each in fields(value)}, "details": details}
@@ -219,6 +220,8 @@ def _state(told: ObjectDescription) -> RenderableType:
 
 
 def _short(value: StateValue) -> str:
+    if value.left_out is not None:
+        return value.left_out
     try:
         text = as_json(unpack(value.packed))
     except Undecodable as error:

@@ -24,6 +24,8 @@ class Contents:
     runnable: set[bytes] = field(default_factory=set[bytes])
     due: dict[bytes, int] = field(default_factory=dict[bytes, int])
     histories: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    used: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    sets: dict[bytes, set[bytes]] = field(default_factory=dict[bytes, set[bytes]])
     expiring: set[bytes] = field(default_factory=set[bytes])
 
 
@@ -40,6 +42,7 @@ class Model:
     space: PartitionSpace
     contents: Contents = field(default_factory=Contents)
     counted: dict[bytes, tuple[int, int]] = field(default_factory=dict[bytes, tuple[int, int]])
+    was_taken_out: bool = False
 
     def apply(self, operations: list[Operation], now_ms: int) -> None:
         """Apply a commit that the store applied at a time."""
@@ -156,6 +159,36 @@ class Model:
         self._a(self.space.undecodable, 2, b"m", data, now_ms=now_ms)
         self.contents.expiring.add(self.space.undecodable)
 
+    def _j(self, key: bytes, later_ms: int, member: bytes, *, now_ms: int) -> None:
+        del key
+        self.contents.used[member] = now_ms + later_ms
+
+    def _z(self, key: bytes, member: bytes, before_ms: int, *, now_ms: int) -> None:
+        del key, now_ms
+        self.was_taken_out = member in self.contents.used and self.contents.used[member] <= before_ms
+        if self.was_taken_out:
+            del self.contents.used[member]
+
+    def _g(self, key: bytes, name: bytes, *, now_ms: int) -> None:
+        del now_ms
+        fields = self.contents.hashes.get(key, {})
+        if self.was_taken_out:
+            fields.pop(name, None)
+        if not fields:
+            self.contents.hashes.pop(key, None)
+        self.was_taken_out = False
+
+    def _m(self, key: bytes, member: bytes, *, now_ms: int) -> None:
+        del now_ms
+        self.contents.sets.setdefault(key, set()).add(member)
+
+    def _v(self, key: bytes, member: bytes, *, now_ms: int) -> None:
+        del now_ms
+        members = self.contents.sets.get(key, set())
+        members.discard(member)
+        if not members:
+            self.contents.sets.pop(key, None)
+
     def _p(self, message: bytes, *, now_ms: int) -> None:
         """Announce: nothing is left of it."""
 
@@ -176,15 +209,15 @@ async def read(store: Store, space: PartitionSpace) -> Contents:
                 found.hashes[key] = pairs(await store.call("HGETALL", key))
             case b"list":
                 found.lists[key] = await store.call("LRANGE", key, 0, -1)
+            case b"set" if key != space.runnable:
+                found.sets[key] = set(await store.call("SMEMBERS", key))
             case b"set":
                 found.runnable.update(await store.call("SMEMBERS", key))
             case _:
                 scores = pairs(await store.call("ZRANGE", key, 0, -1, "WITHSCORES"))
                 times = {member: int(score) for member, score in scores.items()}
-                if key == space.due:
-                    found.due = times
-                else:
-                    found.histories = times
+                named = {space.due: found.due, space.blob_index: found.used}
+                named.get(key, found.histories).update(times)
         if await store.call("PTTL", key) >= 0:
             found.expiring.add(key)
     return found

@@ -18,6 +18,8 @@ HOUR_MS = 3_600_000
 #: Plain letters, so that the names of their keys are no patterns.
 SHORT, LONG, PARKED, LATER = b"s" * 16, b"l" * 16, b"p" * 16, b"e" * 16
 CLIENT = b"client-1"
+DIGEST = b"d" * 16
+LATER_MS = 4_000_000_000_000
 #: Where an entry of the inbox would be, if it had any.
 ENTRY = b"1-1"
 
@@ -68,6 +70,9 @@ def every_commit(space: PartitionSpace) -> Iterator[list[Operation]]:
     ]
     yield [operations.keep_undecodable(b"\xc1"), operations.index_history(space, KEY, HOUR_MS)]
     yield operations.shrink(space, KEY, {"a": b"2"})
+    yield [*operations.keep_blob(space, KEY, DIGEST, b"large"), operations.set_aside(space, KEY, PARKED)]
+    yield [operations.touch_blob(space, KEY, DIGEST), operations.take_up(space, KEY, PARKED)]
+    yield operations.collect_blob(space, KEY, DIGEST, LATER_MS)
 
 
 def letters_used(space: PartitionSpace) -> set[bytes]:

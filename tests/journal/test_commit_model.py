@@ -23,6 +23,7 @@ from tests.faults.harness import eventually
 from tests.journal.commit_model import Contents, Model, read
 
 HOUR_MS = 3_600_000
+LONG_FROM_NOW_MS = 4_000_000_000_000
 LANES = ("acme/a", "acme/b")
 IDS = (b"i" * 16, bytes(range(16)), b"\r\n\xff" + bytes(13))
 ENTRIES = (b"1-0", b"2-0", b"3-0")
@@ -33,6 +34,7 @@ lanes, ids = st.sampled_from(LANES), st.sampled_from(IDS)
 words = st.binary(max_size=4)
 streams = st.one_of(lanes.map(SPACE.object), ids.map(SPACE.invocation))
 days = st.integers(1, 2).map(SPACE.idempotency)
+hashes = st.one_of(days, lanes.map(SPACE.blobs))
 
 
 def with_lane(letter: bytes) -> st.SearchStrategy[Operation]:
@@ -57,7 +59,7 @@ OPERATIONS: dict[bytes, st.SearchStrategy[Operation]] = {
     b"a": st.tuples(streams, st.lists(st.tuples(words, words), min_size=1, max_size=3)).map(appended),
     b"s": st.tuples(st.just(b"s"), ids.map(SPACE.result), words, st.just(HOUR_MS)),
     b"e": st.tuples(st.just(b"e"), st.one_of(ids.map(SPACE.invocation), days), st.just(HOUR_MS)),
-    b"h": st.tuples(st.just(b"h"), days, words, words),
+    b"h": st.tuples(st.just(b"h"), hashes, words, words),
     b"x": st.tuples(st.just(b"x"), outboxes, words),
     b"y": st.tuples(st.just(b"y"), outboxes, st.integers(0, 4)),
     b"t": st.tuples(st.just(b"t"), lanes.map(SPACE.object), st.sampled_from([0, HOUR_MS])),
@@ -75,9 +77,25 @@ OPERATIONS: dict[bytes, st.SearchStrategy[Operation]] = {
     b"i": st.tuples(st.just(b"i"), st.sampled_from(ENTRIES)),
     b"b": st.tuples(st.just(b"b"), words),
     b"p": st.tuples(st.just(b"p"), words),
+    b"j": st.tuples(st.just(b"j"), st.just(SPACE.blob_index), st.sampled_from([0, HOUR_MS]), words),
+    b"z": st.tuples(st.just(b"z"), st.just(SPACE.blob_index), words, st.sampled_from([0, LONG_FROM_NOW_MS])),
+    b"g": st.tuples(st.just(b"g"), lanes.map(SPACE.blobs), words),
+    b"m": st.tuples(st.just(b"m"), lanes.map(SPACE.set_aside), ids),
+    b"v": st.tuples(st.just(b"v"), lanes.map(SPACE.set_aside), ids),
 }
 
-commits = st.lists(st.one_of(*OPERATIONS.values()), min_size=1, max_size=6)
+
+def paired(drawn: list[Operation]) -> list[Operation]:
+    """Put before each deletion that depends on a member's having been taken out what takes it out."""
+    made: list[Operation] = []
+    for operation in drawn:
+        if operation[0] == b"g":
+            made.append((b"z", SPACE.blob_index, operation[2], LONG_FROM_NOW_MS))
+        made.append(operation)
+    return made
+
+
+commits = st.lists(st.one_of(*OPERATIONS.values()), min_size=1, max_size=6).map(paired)
 #: Commits that are made in one turn of the loop, and whether an answer is waited for before the next one.
 turns = st.lists(st.tuples(st.lists(commits, min_size=1, max_size=4), st.booleans()), min_size=1, max_size=6)
 

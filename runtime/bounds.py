@@ -1,0 +1,89 @@
+"""How much there may be of what handlers make: names, state, records. It is checked before anything is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ..journal.errors import PayloadTooLarge
+from .large_values import USUAL_BYTES, total_bytes
+
+if TYPE_CHECKING:
+    from .invocation import Invocation
+    from .lane import Lane
+
+#: Bytes of UTF-8 that the name of a state value or of a step may have.
+NAME_LIMIT_BYTES: Final = 256
+#: Values that one object may have, and names that an invocation may write between two durable points.
+STATE_NAMES_MAX: Final = 1_000
+_SHOWN_CHARACTERS: Final = 40
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse a name that is too long.
+
+    Raises:
+        PayloadTooLarge: It is.
+    """
+    # A character has at most four bytes, so most names are settled by this look.
+    if len(name) * 4 > NAME_LIMIT_BYTES:
+        _check_name_bytes(what, name)
+
+
+def _check_name_bytes(what: str, name: str) -> None:
+    size_bytes = len(name.encode(errors="surrogatepass"))
+    if size_bytes > NAME_LIMIT_BYTES:
+        shown = f"the name of {what} {name[:_SHOWN_CHARACTERS]!r}…"
+        raise PayloadTooLarge(shown, size_bytes, NAME_LIMIT_BYTES, remedy="shorten it, and put data into the value")
+
+
+def check_written(writes: dict[str, bytes | None], name: str) -> None:
+    """Refuse a write of one name too many between two durable points.
+
+    Raises:
+        PayloadTooLarge: It is one.
+    """
+    if len(writes) >= STATE_NAMES_MAX and name not in writes:
+        what = "the state written since the last durable point"
+        remedy = "keep what belongs together in one value, or spread it over more objects"
+        raise PayloadTooLarge(what, len(writes) + 1, STATE_NAMES_MAX, unit="names", remedy=remedy)
+
+
+def check_state(lane: Lane, writes: dict[str, bytes | None], name: str, packed: bytes) -> None:
+    """Refuse a write with which an object would have too many values, or too much in all.
+
+    Raises:
+        PayloadTooLarge: It would.
+    """
+    if len(packed) > USUAL_BYTES or len(lane.queued) + len(writes) >= STATE_NAMES_MAX:
+        _check_whole_state(lane, {**lane.queued, **writes, name: packed})
+
+
+def _check_whole_state(lane: Lane, merged: dict[str, bytes | None]) -> None:
+    values = {name: packed for name, packed in merged.items() if packed is not None}
+    if len(values) > STATE_NAMES_MAX:
+        remedy = "keep what belongs together in one value, or spread it over more objects"
+        raise PayloadTooLarge("the state of this object", len(values), STATE_NAMES_MAX, unit="names", remedy=remedy)
+    # Usual values of all names together are far below any limit on their bytes.
+    limit = lane.partition.settings.state_limit_bytes
+    size_bytes = total_bytes(values.values())
+    if size_bytes > limit:
+        remedy = "clear what is not needed, spread it over more objects, or raise KEYLANE_STATE_LIMIT_BYTES"
+        raise PayloadTooLarge("the state of this object", size_bytes, limit, remedy=remedy)
+
+
+def has_too_many_records(invocation: Invocation, limit: int) -> bool:
+    """Return whether an invocation must not begin anything that leaves one more record.
+
+    What it has begun is still recorded, and so are a pause, a resumption and its end.
+    """
+    standing = invocation.standing
+    return standing is not None and standing.records >= limit
+
+
+def why_too_many(invocation: Invocation) -> str:
+    """Return what a person is told who finds an invocation parked for its number of records."""
+    count = 0 if invocation.standing is None else invocation.standing.records
+    return (
+        f"it has {count:,} records, as many as one invocation may have: split its work over several invocations, "
+        "or raise KEYLANE_RECORDS_PER_INVOCATION, and resume it"
+    )

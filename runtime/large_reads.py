@@ -1,0 +1,71 @@
+"""The bytes of large values, for handlers that use them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ..journal.blobs import digest_in, is_reference, read_blob
+from ..journal.errors import StoreError, StoreUnavailable, Suspended
+from ..journal.records import PauseReason
+from .endings import failure_of, pause
+from .large_values import note
+
+if TYPE_CHECKING:
+    from .context import ExclusiveContext
+    from .invocation import Invocation
+    from .lane import Lane
+
+READ_AGAIN_SECONDS = 0.2
+
+
+async def whole(ctx: ExclusiveContext, lane: Lane, invocation: Invocation, stored: bytes, what: str) -> bytes:
+    """Return the bytes of a value that an exclusive handler uses.
+
+    One that is lost parks the invocation: whatever its handler made of the gap would be written over what was there.
+
+    Args:
+        ctx: The run that uses it.
+        lane: Its lane.
+        invocation: Its invocation.
+        stored: The value, or a reference to it.
+        what: What the value is, for messages.
+
+    Raises:
+        Suspended: The run ends here.
+    """
+    if not is_reference(stored):
+        return stored
+    note(invocation, stored)
+    partition = lane.partition
+    at_hand = partition.store.blob_cache.get(digest_in(stored))
+    while at_hand is None:
+        try:
+            await _durable(ctx, lane)
+            at_hand = await read_blob(partition.store, partition.space, lane.key_text, stored, what)
+        except StoreUnavailable:
+            await anyio.sleep(READ_AGAIN_SECONDS)
+        except StoreError as error:
+            ctx.check_current()
+            await pause(lane, invocation, PauseReason.VALUE_LOST, error.message, failure_of(error))
+            raise ctx.end(Suspended()) from error
+        ctx.check_current()
+    return at_hand
+
+
+async def _durable(ctx: ExclusiveContext, lane: Lane) -> None:
+    """Wait until the commits are applied that may still carry the bytes."""
+    gate = lane.gate()
+    if gate is None:
+        return
+    try:
+        await gate
+    except Exception as error:
+        # Whatever the store refused, this run was built on it and must not go on.
+        raise ctx.end(Suspended()) from error
+    except BaseException as error:
+        if not isinstance(error, asyncio.CancelledError):
+            ctx.end(error)
+        raise
