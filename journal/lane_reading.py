@@ -179,7 +179,7 @@ async def ask(store: Store, commands: Sequence[tuple[Any, ...]], keys: Sequence[
     replies = await store.together(commands)
     for reply, key in zip(replies, keys, strict=True):
         if isinstance(reply, Exception):
-            raise _named(reply, key, store.url) from reply
+            raise reading_error(reply, key, store.url) from reply
     return replies
 
 
@@ -191,12 +191,13 @@ async def ask_each(store: Store, commands: Sequence[tuple[Any, ...]], keys: Sequ
     """
     replies = await store.together(commands)
     return [
-        _named(reply, key, store.url) if isinstance(reply, Exception) else reply
+        reading_error(reply, key, store.url) if isinstance(reply, Exception) else reply
         for reply, key in zip(replies, keys, strict=True)
     ]
 
 
-def _named(reply: Exception, key: bytes, url: str) -> Exception:
+def reading_error(reply: Exception, key: bytes, url: str) -> Exception:
+    """Return what a refused or lost read of a key means."""
     if isinstance(reply, redis.exceptions.ResponseError) and str(reply).startswith("WRONGTYPE"):
         return WrongKeyType(key.decode(errors="replace"))
     return store_error(reply, url)

@@ -14,14 +14,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-import redis.exceptions
-
 from ..journal.blobs import digest_in, whole
 from ..journal.codec import Undecodable
-from ..journal.errors import CallError, KeylaneError, ResultExpired, ValueLost
+from ..journal.errors import CallError, KeylaneError, ResultExpired, StoreError, StoreUnavailable
 from ..journal.key import format_id
 from ..journal.keyspace import PartitionSpace
-from ..journal.link import LinkLost
+from ..journal.lane_reading import reading_error
 from ..journal.outcomes import Outcome, Succeeded, decode_outcome
 from ..journal.records import Completed, Failed, Paused, decode
 from ..journal.requests import Answer, announced_invocation
@@ -270,18 +268,23 @@ class Answers:
             return
         match outcome:
             case Succeeded(kept_with=str() as key_text):
-                words = ("HGET", watch.space.blobs(key_text), digest_in(outcome.result))
-                self._store.submit(words, partial(self._saw_output, watch, outcome.result))
+                key = watch.space.blobs(key_text)
+                saw = partial(self._saw_output, watch, outcome.result, key)
+                self._store.submit(("HGET", key, digest_in(outcome.result)), saw)
             case _:
                 self._resolve(watch, outcome)
 
-    def _saw_output(self, watch: Watch, reference: bytes, reply: Any) -> None:
+    def _saw_output(self, watch: Watch, reference: bytes, key: bytes, reply: Any) -> None:
         """Take a large output, which is kept beside its result; when no answer came, the next look finds it."""
-        if self._watches.get(watch.raw_id) is not watch or isinstance(reply, LinkLost | redis.exceptions.RedisError):
+        if self._watches.get(watch.raw_id) is not watch:
             return
         try:
+            if isinstance(reply, Exception):
+                raise reading_error(reply, key, self._store.url)
             self._resolve(watch, Succeeded(whole(reference, reply, "result")))
-        except ValueLost as error:
+        except StoreUnavailable:
+            return
+        except StoreError as error:
             self._fail(watch, error)
 
     def _resolve(self, watch: Watch, ended: Ended) -> None:

@@ -26,5 +26,5 @@ class InboxPage:
         size_bytes = sum(map(len, requests))
         if size_bytes > PAGE_BYTES:
             self.count = max(PAGE_BYTES * len(requests) // size_bytes, 1)
-        elif len(requests) == self.count:
+        elif len(requests) == self.count and size_bytes * 4 <= PAGE_BYTES:
             self.count = min(self.count * 4, ENTRIES_MAX)

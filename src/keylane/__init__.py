@@ -36,6 +36,7 @@ from .journal.errors import (
     UnknownHandler,
     UnknownObject,
     UnsafeStore,
+    ValueLost,
     WrongKeyType,
 )
 from .journal.key import Key
@@ -101,6 +102,7 @@ __all__ = [
     "UnknownHandler",
     "UnknownObject",
     "UnsafeStore",
+    "ValueLost",
     "Verdict",
     "VirtualObject",
     "WrongKeyType",

@@ -53,6 +53,8 @@ RAW_ID = bytes(range(16))
 DIGEST = bytes(range(16, 32))
 FAILURE = Failure("shop.NoStock", "none of 7 left: ü", "no_stock", b"\xc0", 'File "shop.py", line 3\n')
 BARE_FAILURE = Failure("builtins.ValueError", "", "terminal", None, "")
+#: Stands for a value of 70,000 bytes: extension type 64 with a digest and a size.
+REFERENCE = b"\xc7\x14\x40" + bytes(range(32, 48)) + b"\x00\x01\x11\x70"
 READS = {"balance": b"\x2a", "limit": None}
 
 PATH = (Held("Order", "acme/o-1001", "refund"), Held("Desk", "acme/d-1", "approve"))
@@ -84,9 +86,15 @@ RECORDS: dict[str, Record] = {
     "timer_fired": TimerFired(4),
     "finished": Finished(RAW_ID, "add", 2, b"\x03", "c", DIGEST),
     "finished_failed": Finished(RAW_ID, "add", 1, None, "f"),
+    "accepted_large": Accepted(RAW_ID, "refund", 1, "acme/o-1001", REFERENCE),
+    "step_completed_large": StepCompleted(0, "read order", REFERENCE, {"balance": REFERENCE}),
+    "finished_large": Finished(RAW_ID, "add", 2, REFERENCE, "c"),
+    "paused_value_lost": Paused(PauseReason.VALUE_LOST, "state balance is missing"),
+    "paused_too_many_records": Paused(PauseReason.TOO_MANY_RECORDS, "it has 10,000 records"),
 }
 OUTCOMES: dict[str, Outcome] = {
     "outcome_succeeded": Succeeded(b"\x2a"),
+    "outcome_succeeded_large": Succeeded(REFERENCE, "acme/o-1001"),
     "outcome_rejected": Rejected(FAILURE),
     "outcome_refused": Refused("overloaded", "1,000 wait already", b"\x80"),
     "outcome_replayed": Replayed(RAW_ID, 1_764_000_000_000),

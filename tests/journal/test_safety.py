@@ -42,6 +42,8 @@ GOOD = ServerFacts(
     maxmemory_policy="noeviction",
     replicas=0,
     stream_node_max_bytes=512,
+    largest_word_bytes=512 << 20,
+    largest_command_bytes=1 << 30,
 )
 UNTOLD = replace(
     GOOD,
@@ -49,8 +51,11 @@ UNTOLD = replace(
     syncs_during_rewrite=None,
     save_points=None,
     stream_node_max_bytes=None,
+    largest_word_bytes=None,
+    largest_command_bytes=None,
     config_refusal="NOPERM no permission to run 'config|get'",
 )
+PAYLOAD_LIMIT_BYTES = 1 << 20
 FROM_REPLICA = "after disk loss a replica has all but the last writes"
 SAFE = ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
 
@@ -133,6 +138,8 @@ async def test_the_embedded_store_keeps_the_default_durability(store_url: str) -
         ([*SAFE, "--no-appendfsync-on-rewrite", "yes"], "fsync", "no-appendfsync-on-rewrite is yes"),
         (SAFE, Replicated(1), "0 replicas"),
         ([*SAFE, "--cluster-enabled", "yes"], "fsync", "node of a cluster"),
+        ([*SAFE, "--proto-max-bulk-len", "1mb"], "server", "proto-max-bulk-len is 1,048,576"),
+        ([*SAFE, "--client-query-buffer-limit", "4mb"], "server", "client-query-buffer-limit is 4,194,304"),
         ([*SAFE, *WITHOUT_CONFIG], "fsync", "does not tell whether appendfsync"),
         (
             ["--appendonly", "no", "--save", "", *WITHOUT_CONFIG],
@@ -148,7 +155,7 @@ async def test_a_server_that_can_not_keep_the_promise_is_refused_with_the_reason
     facts = await facts_at(start(*settings))
 
     with pytest.raises(UnsafeStore, match=why) as caught:
-        check(facts, durability)
+        check(facts, durability, payload_limit_bytes=PAYLOAD_LIMIT_BYTES)
     assert caught.value.remedy
 
 
@@ -194,6 +201,12 @@ def test_servers_older_than_the_supported_ones_are_refused(name: str, version: s
     found = doubts(replace(GOOD, name=name, version=version), "fsync")
 
     assert bool(found) is is_refused
+
+
+def test_a_server_that_would_cut_the_largest_commands_can_not_be_accepted() -> None:
+    """It cuts the connection in their middle, and nothing would get past them any more."""
+    with pytest.raises(UnsafeStore, match="lower KEYLANE_PAYLOAD_LIMIT_BYTES"):
+        check(GOOD, "server", allow_unsafe=True, payload_limit_bytes=512 << 20)
 
 
 def test_replicas_are_counted_against_the_declared_number() -> None:
