@@ -77,7 +77,8 @@ class _Exclusive(ABC):
 
         Raises:
             InvalidOutput: The value does not fit its type, or holds something that can't be written down.
-            PayloadTooLarge: It is larger than the payload limit.
+            PayloadTooLarge: It is larger than the payload limit, its name has more than 256 bytes, or the object would
+                have more than 1,000 values, or more in all than its limit.
         """
 
     @abstractmethod

@@ -16,7 +16,18 @@ from hypothesis import strategies as st
 from keylane.journal.codec import Undecodable
 from keylane.journal.errors import StoreUnavailable, WrongKeyType
 from keylane.journal.keyspace import PartitionSpace
-from keylane.journal.lane_reading import LaneContents, OpenInvocation, ask, read_invocations, read_lane, read_state
+from keylane.journal.lane_reading import (
+    FIRST_RECORDS,
+    RECORDS_AT_ONCE,
+    STREAMS_AT_ONCE,
+    LaneContents,
+    OpenInvocation,
+    ask,
+    read_invocations,
+    read_lane,
+    read_runnable,
+    read_state,
+)
 from keylane.journal.records import Accepted, Record, StepCompleted, encode
 from keylane.journal.snapshots import FIRST_READ_ENTRIES, ObjectState, encode_values
 from keylane.journal.store import Store
@@ -177,6 +188,51 @@ async def test_a_short_lane_is_read_in_one_turn(reads: Reads, space: PartitionSp
     assert (await read_lane(reads.store, space, KEY)).state.values == {"a": b"1"}
 
     assert [words[0] for words in reads.sent] == ["XREVRANGE", "LRANGE"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("count", [FIRST_RECORDS - 1, FIRST_RECORDS, FIRST_RECORDS + RECORDS_AT_ONCE, 500])
+async def test_many_records_are_read_a_page_at_a_time(reads: Reads, space: PartitionSpace, count: int) -> None:
+    """All of them, in order, and no reply holds more than a page."""
+    records: list[Record] = [accepted(IDS[0]), *(StepCompleted(index, "s", b"\x01") for index in range(count - 1))]
+    await begin(reads.store, space, IDS[0], *records)
+    reads.sent.clear()
+
+    (found,) = await read_invocations(reads.store, space, [IDS[0]])
+
+    assert found.records == records
+    assert all(words[0] == "XRANGE" and words[-1] <= RECORDS_AT_ONCE for words in reads.sent)
+    assert len(reads.sent) == 1 + (max(count - FIRST_RECORDS, -1) // RECORDS_AT_ONCE + 1)
+
+
+@pytest.mark.anyio
+async def test_many_invocations_are_read_some_at_a_time(reads: Reads, space: PartitionSpace) -> None:
+    """In their order, whatever the length of each."""
+    ids = [number.to_bytes(16, "big") for number in range(STREAMS_AT_ONCE + 3)]
+    for raw_id in ids:
+        await begin(reads.store, space, raw_id, accepted(raw_id))
+    turns: list[int] = []
+    together = reads.store.together
+    reads.store.together = lambda commands: (turns.append(len(commands)), together(commands))[1]  # pyright: ignore[reportAttributeAccessIssue]
+
+    found = await read_invocations(reads.store, space, ids)
+
+    assert [each.raw_id for each in found] == ids
+    assert turns == [STREAMS_AT_ONCE, 3]
+
+
+@pytest.mark.anyio
+async def test_the_lanes_with_work_are_read_some_at_a_time(reads: Reads, space: PartitionSpace) -> None:
+    """Each once, however many there are."""
+    lanes = {f"acme/{number}" for number in range(2_500)}
+    await reads.store.call("SADD", space.runnable, *lanes)
+    reads.sent.clear()
+
+    found = await read_runnable(reads.store, space)
+
+    assert len(found) == len(lanes)
+    assert set(found) == lanes
+    assert len(reads.sent) >= 3
 
 
 @pytest.mark.anyio
