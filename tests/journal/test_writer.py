@@ -334,27 +334,6 @@ async def test_batches_are_bounded_by_their_bytes_too(
     assert await owner.words() == [str(number) for number in range(len(weights))]
 
 
-async def test_after_a_refusal_the_bytes_of_what_is_left_still_count(
-    owner: Owner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is queued anew is bounded anew."""
-    made: list[int] = []
-
-    def build(*facts: Any) -> Batch:
-        made.append(len(facts[-1]))
-        return build_batch(*facts)
-
-    await owner.store.call("SET", owner.space.object("acme/foreign"), "foreign")
-    monkeypatch.setattr(writer_module, "build_batch", build)
-    for lane in ("foreign", "a", "a", "a"):
-        operation = (b"a", owner.space.object(f"acme/{lane}"), 2, b"w", b"word")
-        owner.writer.commit(Commit([operation], _ignore, lane=lane, weight=400_000))
-    await eventually(lambda: owner.writer.is_idle, "everything is answered")
-
-    assert max(made) == 2
-    assert await owner.words() == ["word"] * 3
-
-
 async def test_commits_of_one_turn_go_out_in_one_write(wired: WiredStore) -> None:
     """Those of one partition in one batch, those of all partitions in one write."""
     owners = [await took(wired, number) for number in range(8)]

@@ -341,6 +341,8 @@ async def test_an_invocation_with_large_records_goes_on_at_a_new_owner(
     async with Runtime(shelf, store=store_url, namespace=namespace) as second:
         await shift_clock(second, AFTER_RETENTION)
         await second.worker.sweep_large_values()
+        assert len(blobs(second)) == 2
+        assert len(blobs(second, key="acme/o-2")) == 1
         gate.touch()
         assert await second.client.attach(step.id, int).result(timeout=20) == ARTIFACT + 2 * LARGE
         assert await second.client.attach(argument.id, int).result(timeout=20) == LARGE
