@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ..journal.errors import PayloadTooLarge
-from .large_values import USUAL_BYTES, total_bytes
+from .large_values import total_bytes
 
 if TYPE_CHECKING:
     from .invocation import Invocation
@@ -15,7 +15,19 @@ if TYPE_CHECKING:
 NAME_LIMIT_BYTES: Final = 256
 #: Values that one object may have, and names that an invocation may write between two durable points.
 STATE_NAMES_MAX: Final = 1_000
+#: A character has at most four bytes, so a name of so many needs no second look.
+SHORT_NAME: Final = NAME_LIMIT_BYTES // 4
 _SHOWN_CHARACTERS: Final = 40
+
+
+def check_unpacked(what: str, name: str, value: object, limit_bytes: int) -> None:
+    """Refuse text and bytes that are too large before they are packed: that takes long, and everybody waits for it.
+
+    Raises:
+        PayloadTooLarge: They are.
+    """
+    if (type(value) is bytes or type(value) is str) and len(value) > limit_bytes:
+        raise PayloadTooLarge(f"{what} {name}".rstrip(), len(value), limit_bytes)
 
 
 def check_name(what: str, name: str) -> None:
@@ -24,12 +36,6 @@ def check_name(what: str, name: str) -> None:
     Raises:
         PayloadTooLarge: It is.
     """
-    # A character has at most four bytes, so most names are settled by this look.
-    if len(name) * 4 > NAME_LIMIT_BYTES:
-        _check_name_bytes(what, name)
-
-
-def _check_name_bytes(what: str, name: str) -> None:
     size_bytes = len(name.encode(errors="surrogatepass"))
     if size_bytes > NAME_LIMIT_BYTES:
         shown = f"the name of {what} {name[:_SHOWN_CHARACTERS]!r}…"
@@ -51,19 +57,16 @@ def check_written(writes: dict[str, bytes | None], name: str) -> None:
 def check_state(lane: Lane, writes: dict[str, bytes | None], name: str, packed: bytes) -> None:
     """Refuse a write with which an object would have too many values, or too much in all.
 
+    A value of usual size needs no such look while there are few: all of them together are far below any limit.
+
     Raises:
         PayloadTooLarge: It would.
     """
-    if len(packed) > USUAL_BYTES or len(lane.queued) + len(writes) >= STATE_NAMES_MAX:
-        _check_whole_state(lane, {**lane.queued, **writes, name: packed})
-
-
-def _check_whole_state(lane: Lane, merged: dict[str, bytes | None]) -> None:
+    merged: dict[str, bytes | None] = {**lane.queued, **writes, name: packed}
     values = {name: packed for name, packed in merged.items() if packed is not None}
     if len(values) > STATE_NAMES_MAX:
         remedy = "keep what belongs together in one value, or spread it over more objects"
         raise PayloadTooLarge("the state of this object", len(values), STATE_NAMES_MAX, unit="names", remedy=remedy)
-    # Usual values of all names together are far below any limit on their bytes.
     limit = lane.partition.settings.state_limit_bytes
     size_bytes = total_bytes(values.values())
     if size_bytes > limit:

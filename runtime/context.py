@@ -16,9 +16,9 @@ from ..journal.errors import Fenced, InvalidOutput, Suspended
 from ..journal.records import CallCompleted, Command, Record, TimerFired
 from ..objects.context import ObjectContext, SharedContext
 from ..objects.types import boundary_of
-from .bounds import check_name, check_state, check_written
+from .bounds import SHORT_NAME, STATE_NAMES_MAX, check_name, check_state, check_unpacked, check_written
 from .large_reads import whole
-from .large_values import compact, note
+from .large_values import USUAL_BYTES, compact, note
 from .log import InvocationLog
 from .misuse import ContextClosed, ForeignTask, InterruptedStep, InterruptedWait, NestedStep
 from .orders import milliseconds
@@ -250,9 +250,11 @@ class ExclusiveContext(ObjectContext):
         if boundary is None:
             form = _form_of(value) if type is None else type
             boundary = boundary_of(form, where=f"state {name}", refusal=InvalidOutput)
+        check_unpacked("state", name, value, self._lane.partition.payload_limit_bytes)
         packed = boundary.dump(value)
         self._steps.check_size(f"state {name}", packed)
-        if not self._recorded:
+        written = len(self._lane.queued) + len(self.writes)
+        if (len(packed) > USUAL_BYTES or written >= STATE_NAMES_MAX) and not self._recorded:
             check_state(self._lane, self.writes, name, packed)
         self.writes[name] = packed
 
@@ -266,8 +268,9 @@ class ExclusiveContext(ObjectContext):
             raise ContextClosed(call)
         if type(name) is not str:
             raise TypeError(f"ctx.{call}: the name of a state value is text, not {type(name).__name__}")
-        check_name("state", name)
-        check_written(self.writes, name)
+        if len(name) > SHORT_NAME or len(self.writes) >= STATE_NAMES_MAX:
+            check_name("state", name)
+            check_written(self.writes, name)
 
     def clear_all(self) -> None:
         """Take all state values away."""

@@ -247,18 +247,21 @@ def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, de
     raw_id = invocation.raw_id
     handler = invocation.handler
     mark = "c" if isinstance(outcome, Succeeded) else "f"
-    delta = kept_delta(lane, delta)
+    if delta:
+        delta = kept_delta(lane, delta)
     if invocation.refers is not None and invocation.accepted:
         let_go(lane, invocation)
     state = lane.finished(delta)
     claim = invocation.idempotency
     is_short = not invocation.accepted
     payload = invocation.payload if is_short else None
+    if payload is not None and len(payload) > USUAL_BYTES:
+        payload = kept(lane, payload)
     fact = Finished(
         raw_id,
         handler.name,
         handler.version,
-        None if payload is None else kept(lane, payload),
+        payload,
         mark,
         None if claim is None else claim.digest,
     )
@@ -269,7 +272,8 @@ def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, de
         writes.extend(
             operations.finish_long(partition.space, lane.key_text, raw_id, last, partition.history_retention_ms)
         )
-    encoded = encode_outcome(_kept_outcome(lane, outcome))
+    is_usual = isinstance(outcome, Succeeded) and len(outcome.result) <= USUAL_BYTES
+    encoded = encode_outcome(outcome if is_usual else _kept_outcome(lane, outcome))
     writes.append(operations.result(partition.space, raw_id, encoded, partition.result_retention_ms))
     if claim is not None:
         writes.extend(claim_writes(partition, invocation, mark))

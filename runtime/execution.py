@@ -28,7 +28,7 @@ from ..journal.outcomes import Rejected, Succeeded
 from ..journal.records import PauseReason
 from ..journal.transitions import Status
 from .blocking_context import BlockingExclusiveContext
-from .bounds import has_too_many_records, why_too_many
+from .bounds import check_unpacked, has_too_many_records, why_too_many
 from .context import ExclusiveContext
 from .endings import failure_of, finish, pause, refuse, retry_later, skips
 from .invocation import Hold, Invocation
@@ -171,6 +171,7 @@ class Execution:
             raise ctx.ended_by
         if ctx.interrupted_by is not None:
             raise ctx.interrupted_by
+        check_unpacked("result", "", value, self._details_limit_bytes)
         packed = handler.output.dump(value)
         self.steps.check_size("result", packed)
         return packed

@@ -170,45 +170,43 @@ class Lane:
             takes_in: Whether an invocation is taken in with it: refused while the store's memory is full.
             about: The invocation that it is about, which may have been taken in a moment ago.
         """
-        writes, weight = self._with_values(writes, takes_in=takes_in, about=about)
-        self._queue(writes, partial(self._settled, delta, done), weight, takes_in=takes_in, about=about)
+        weight = 0
+        if self.large is not None and self.large.is_due:
+            writes, weight = self._with_values(self.large, writes, takes_in=takes_in, about=about)
+        self._unsettled += 1
+        if not self.is_indexed:
+            self._index(writes)
+        settled = partial(self._settled, delta, done)
+        commit = Commit(writes, settled, self, takes_in=takes_in, about=about, weight=weight)
+        self.partition.writer.commit(commit)
 
     def accept(self, writes: list[Operation], taken: list[Invocation], done: CommitDone) -> None:
         """Queue a commit that does nothing but take invocations in."""
+        weight = 0
+        if self.large is not None and self.large.is_due:
+            writes, weight = self._with_values(self.large, writes, takes_in=True, about=None)
+        self._unsettled += 1
+        if not self.is_indexed:
+            self._index(writes)
         ids = tuple(invocation.raw_id for invocation in taken)
-        writes, weight = self._with_values(writes, takes_in=True)
-        self._queue(writes, partial(self._acceptance_settled, taken, done), weight, takes_in=True, accepts=ids)
+        settled = partial(self._acceptance_settled, taken, done)
+        self.partition.writer.commit(Commit(writes, settled, self, takes_in=True, accepts=ids, weight=weight))
 
     def _with_values(
-        self, writes: list[Operation], *, takes_in: bool, about: bytes | None = None
+        self, large: LargeValues, writes: list[Operation], *, takes_in: bool, about: bytes | None
     ) -> tuple[list[Operation], int]:
         """Return a commit's operations with the large values that it refers to, and what these weigh.
 
         What weighs more than one call should carry is queued ahead of it.
         """
-        large = self.large
-        if large is None or not large.is_due:
-            return writes, 0
         ahead, due, weight = large.take()
         for each, each_weight in ahead:
-            self._queue(each, partial(self._settled, None, None), each_weight, takes_in=takes_in, about=about)
+            self._unsettled += 1
+            settled = partial(self._settled, None, None)
+            self.partition.writer.commit(
+                Commit(each, settled, self, takes_in=takes_in, about=about, weight=each_weight)
+            )
         return [*due, *writes], weight
-
-    def _queue(
-        self,
-        writes: list[Operation],
-        settled: CommitDone,
-        weight: int,
-        *,
-        takes_in: bool,
-        about: bytes | None = None,
-        accepts: tuple[bytes, ...] = (),
-    ) -> None:
-        self._unsettled += 1
-        if not self.is_indexed:
-            self._index(writes)
-        commit = Commit(writes, settled, self, takes_in=takes_in, about=about, accepts=accepts, weight=weight)
-        self.partition.writer.commit(commit)
 
     def _index(self, writes: list[Operation]) -> None:
         """Have the history shrunk after its retention, when a commit adds to it: once, and not with each commit."""

@@ -112,7 +112,8 @@ def order_of(
         if target.is_private and not is_inside:
             raise CallError(f"{target} is private: only other handlers may call it")
         order = _by_reference(target, key_text, rest, has_idempotency_key=idempotency_key is not None)
-    check_call(order.handler_name, idempotency_key)
+    if idempotency_key is not None or len(order.handler_name) > HANDLER_NAME_LIMIT:
+        check_call(order.handler_name, idempotency_key)
     payload = order.payload
     if payload is not None and len(payload) > payload_limit_bytes:
         raise PayloadTooLarge("argument", len(payload), payload_limit_bytes)

@@ -173,6 +173,7 @@ class Partition:
         self.result_retention_ms = int(settings.result_retention_seconds * 1000)
         self.history_retention_ms = self.result_retention_ms
         self.blob_threshold_bytes = settings.blob_threshold_bytes
+        self.payload_limit_bytes = settings.payload_limit_bytes
         self.tombstone_retention_ms = settings.tombstone_retention_days * 86_400_000
         self.backlog = virtual_object.backlog or settings.backlog_per_key
         self._ended: dict[bytes, float] = {}

@@ -29,6 +29,7 @@ from ..journal.key import Key, format_id
 from ..journal.lane_reading import read_state
 from ..journal.outcomes import Outcome, Refused, Rejected, Succeeded, encode_outcome
 from .blocking_context import BlockingReadingContext
+from .bounds import check_unpacked
 from .context import ReadingContext
 from .endings import answer, failure_of
 from .own_context import in_own_context
@@ -143,6 +144,7 @@ class Reads:
             return Rejected(failure_of(error))
 
     def _packed(self, handler: Handler[Any, Any], value: Any) -> bytes:
+        check_unpacked("result", "", value, self._payload_limit_bytes)
         packed = handler.output.dump(value)
         if len(packed) > self._payload_limit_bytes:
             raise PayloadTooLarge("result", len(packed), self._payload_limit_bytes)

@@ -27,7 +27,7 @@ from ..journal.errors import (
     StepFailed as StepFailedError,
 )
 from ..journal.records import PauseReason, Record, StepAttemptFailed, StepCompleted, StepFailed
-from .bounds import check_name, has_too_many_records, why_too_many
+from .bounds import SHORT_NAME, check_name, check_unpacked, has_too_many_records, why_too_many
 from .commands import diverge
 from .endings import (
     accept_in_order,
@@ -105,7 +105,8 @@ class Steps:
             TerminalError: The step raised one, now or in the recorded run.
             StepFailed: Its attempts are spent and `on_exhausted="raise"`.
         """
-        check_name("step", name)
+        if len(name) > SHORT_NAME:
+            check_name("step", name)
         plan = self._plans.make(name, ctx.index, action, arguments, options)
         ctx.index += 1
         settled = await self._recorded(ctx, lane, invocation, plan) if ctx.is_replaying else None
@@ -213,6 +214,7 @@ class Steps:
             with anyio.fail_after(plan.timeout.total_seconds()):
                 value = await self._call(plan)
         try:
+            check_unpacked("step", plan.name, value, self._payload_limit_bytes)
             packed = plan.boundary.dump(value)
             self.check_size(f"step {plan.name}", packed)
         except (InvalidOutput, PayloadTooLarge) as error:

@@ -182,7 +182,7 @@ async def test_a_value_above_the_limit_fails_its_invocation_and_names_the_value(
 ) -> None:
     """Result, step result and state value; the lane goes on, and nothing that was written before it stays."""
     what = {"make": "result", "make_shared": "result", "make_in_step": "step make", "set_value": "state value"}
-    told = rf"{what[handler.name]} has 33,000,005 bytes, the limit is 1,048,576"
+    told = rf"{what[handler.name]} has 33,000,000 bytes, the limit is 1,048,576"
     for client in (runtime.client, outside):
         with pytest.raises(PayloadTooLarge, match=told):
             await client.call(handler, KEY, 33_000_000, timeout=10)
@@ -205,6 +205,18 @@ async def test_the_limit_of_details_is_the_limit_of_values(store_url: str, names
         with pytest.raises(InvocationFailed) as failed:
             await runtime.client.call(fail_with_details, KEY, 4_096, timeout=10)
     assert "left out, the limit is 2,048" in failed.value.details
+
+
+@press.handler
+async def make_list(ctx: ObjectContext, size: int) -> list[bytes]:
+    return [bytes(size), bytes(size)]
+
+
+async def test_a_value_that_is_too_large_only_as_a_whole_is_refused_too(runtime: Runtime, outside: Client) -> None:
+    """No part of it is above the limit."""
+    for client in (runtime.client, outside):
+        with pytest.raises(PayloadTooLarge, match=r"result has 1,200,\d+ bytes, the limit is 1,048,576"):
+            await client.call(make_list, KEY, 600_000, timeout=10)
 
 
 # The state of one object.

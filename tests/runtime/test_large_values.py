@@ -492,6 +492,25 @@ async def test_a_parked_invocation_outside_of_its_lane_keeps_what_it_refers_to(
         await _goes_on_after_retention(second, paused.value.invocation_id or "", gate)
 
 
+async def test_a_parked_invocation_in_its_lane_keeps_what_it_refers_to(
+    store_url: str, namespace: str, tmp_path: Path
+) -> None:
+    """At a new owner, where nothing of it has run."""
+    gate = tmp_path / "gate"
+    async with Runtime(shelf, store=store_url, namespace=namespace) as first:
+        await first.client.call(put, KEY, os.urandom(LARGE))
+        with pytest.raises(InvocationPaused) as paused:
+            await first.client.call(fails_while_closed, KEY, (str(gate), os.urandom(LARGE)), timeout=10)
+    async with Runtime(shelf, store=store_url, namespace=namespace) as second:
+        for _ in range(2):
+            await shift_clock(second, AFTER_RETENTION)
+            await second.worker.sweep_large_values()
+        gate.touch()
+        invocation_id = paused.value.invocation_id or ""
+        await second.client.resume(invocation_id, by="tests", reason="the gate is open", timeout=10)
+        assert await second.client.attach(invocation_id, int).result(timeout=10) == 2 * LARGE + ARTIFACT
+
+
 async def _goes_on_after_retention(runtime: Runtime, invocation_id: str, gate: Path) -> None:
     for _ in range(2):
         await shift_clock(runtime, AFTER_RETENTION)
