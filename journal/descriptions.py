@@ -295,6 +295,7 @@ class What(StrEnum):
     WOKE = "woke"
     COMPLETED = "completed"
     FAILED = "failed"
+    SHRUNK = "shrunk"
     UNDECODABLE = "undecodable"
 
 
@@ -306,7 +307,7 @@ class Event:
         at: When, by the partition's clock.
         what: What happened.
         size_bytes: How many bytes it takes in the store, without what the store adds.
-        invocation: Id of the invocation that it happened to, None where that can't be read.
+        invocation: Id of the invocation that it happened to, None where that can't be read or there is none.
         name: Name of the handler or of the step.
         detail: What else there is to know.
         wrote: Names of the state values that were written with it.

@@ -15,7 +15,7 @@ from .noted import Bound, Noted, moment, named, noted, read_stream, standing_of,
 from .noted import in_words as in_words_of
 from .records import Accepted, Paused, TimerSet
 from .requests import Request
-from .snapshots import Entry
+from .snapshots import Entry, aside_of
 from .store import Store
 from .surroundings import Surroundings
 from .timeline import in_words, turn_of
@@ -58,7 +58,8 @@ async def read_parked(
     """
     turns = [turn_of(space, entry) for entry in reversed(entries)]
     ended = {turn.raw_id for turn in turns if not turn.is_long}
-    begun = dict.fromkeys(turn.raw_id for turn in turns if turn.is_long and turn.raw_id is not None)
+    kept = [raw_id for entry in reversed(entries) for raw_id in aside_of(named(entry[1]))]
+    begun = dict.fromkeys((*kept, *(turn.raw_id for turn in turns if turn.is_long and turn.raw_id is not None)))
     aside = [raw_id for raw_id in begun if raw_id not in ended and raw_id not in ids]
     described = await _described(store, space, aside[-PARKED_MAX:], around)
     return tuple(told for _, told in described if told.status is Status.PAUSED)

@@ -140,16 +140,23 @@ def index_history(space: PartitionSpace, key_text: str, delay_ms: int) -> Operat
     return (b"n", space.history, delay_ms, key_text)
 
 
-def shrink(space: PartitionSpace, key_text: str, values: dict[str, bytes]) -> list[Operation]:
+def shrink(
+    space: PartitionSpace, key_text: str, values: dict[str, bytes], aside: Sequence[bytes] = ()
+) -> list[Operation]:
     """Drop an object's history: one snapshot is left of it, or nothing at all where it has no state.
 
     The stream is dropped as a whole and begun anew: of one that is trimmed, the bytes of dropped entries may stay.
+
+    Args:
+        space: The partition.
+        key_text: The object.
+        values: Its state.
+        aside: The ids of parked invocations that have left its lane: nothing else in the store leads to them from here.
     """
     stream = space.object(key_text)
-    writes: list[Operation] = [(b"k", stream), (b"o", space.history, key_text)]
-    if values:
-        writes.insert(1, (b"a", stream, 2, b"s", encode_values(values)))
-    return writes
+    fields = [b"s", encode_values(values), *((b"p", pack(list(aside))) if aside else ())]
+    kept: list[Operation] = [(b"a", stream, len(fields), *fields)] if values or aside else []
+    return [(b"k", stream), *kept, (b"o", space.history, key_text)]
 
 
 def park(key_text: str, raw_id: bytes) -> list[Operation]:

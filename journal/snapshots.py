@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -13,6 +14,9 @@ from .keyspace import PartitionSpace
 
 #: A stream entry as the server answers it: id, then fields and values in turn.
 Entry = tuple[bytes, list[bytes]]
+
+#: The fields of the entry that is left of an object whose history was shrunk.
+_SHRUNK = ([b"s"], [b"s", b"p"])
 
 #: How many entries a first read asks for; the newest snapshot is among them unless many wrote nothing.
 FIRST_READ_ENTRIES = 48
@@ -92,4 +96,14 @@ def fold(entries: list[Entry]) -> ObjectState:
 
 def is_shrunk(entries: list[Entry]) -> bool:
     """Return whether an object's entries are all that must be kept of it: one snapshot, or nothing."""
-    return not entries or (len(entries) == 1 and entries[0][1][::2] == [b"s"])
+    return not entries or (len(entries) == 1 and entries[0][1][::2] in _SHRUNK)
+
+
+def aside_of(fields: Mapping[bytes, bytes]) -> list[bytes]:
+    """Return the ids of parked invocations that the snapshot of a shrunk object names."""
+    try:
+        ids: Any = msgpack.unpackb(fields[b"p"]) if b"p" in fields else []
+    except (ValueError, TypeError, RecursionError):
+        return []
+    named = cast("list[object]", ids) if isinstance(ids, list) else []
+    return [raw_id for raw_id in named if isinstance(raw_id, bytes)]

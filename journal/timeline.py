@@ -43,6 +43,7 @@ from .store import Store
 INVOCATIONS_MAX: Final = 32
 #: So many of the newest records of each.
 RECORDS_EACH_MAX: Final = 64
+_SHRUNK: Final = {b"s", b"p"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +145,22 @@ def turn_of(space: PartitionSpace, entry: Entry) -> Turn:
     event = Event(moment(at_ms), What.UNDECODABLE, sum(map(len, fields[1::2])))
     by_name = named(fields)
     raw_id: bytes | None = None
+    if by_name.keys() <= _SHRUNK and b"s" in by_name:
+        return Turn(at_ms, _shrunk(entry_id, by_name, event), None)
     try:
         raw_id, event = _begun_or_ended(by_name, event)
         event = replace(event, invocation=_id(space, raw_id), **_written(by_name))
     except Undecodable as error:
         event = replace(event, what=What.UNDECODABLE, detail=f"entry {entry_id.decode()}: {error.message}")
     return Turn(at_ms, event, raw_id, is_long=b"f" not in by_name)
+
+
+def _shrunk(entry_id: bytes, by_name: Mapping[bytes, bytes], event: Event) -> Event:
+    """Return the event of the snapshot that is left of a history whose retention has passed."""
+    try:
+        return replace(event, what=What.SHRUNK, detail="what was before is past its retention", **_written(by_name))
+    except Undecodable as error:
+        return replace(event, detail=f"entry {entry_id.decode()}: {error.message}")
 
 
 def _begun_or_ended(by_name: Mapping[bytes, bytes], event: Event) -> tuple[bytes, Event]:

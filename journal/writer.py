@@ -34,7 +34,7 @@ logger = logging.getLogger("keylane.commit")
 
 #: A call stays below 5 ms in the server with this many commits and this many operations, whichever is reached first.
 COMMITS_PER_BATCH = 300
-OPERATIONS_PER_BATCH = 500
+OPERATIONS_PER_BATCH = 400
 #: So does one that carries about so much, in values that are larger than usual, or a single commit that carries more.
 BYTES_PER_BATCH = 1 << 20
 #: Turns that may be on the wire at once: the next is prepared while the server syncs the one before.

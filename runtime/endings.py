@@ -60,7 +60,7 @@ DETAILS_LIMIT_BYTES = 1_048_576
 #: How long the answer to a request that leaves no history is kept when it is given while the store's memory is full.
 FULL_RETENTION_MS = 30_000
 #: How many invocations of a lane one commit takes in.
-ACCEPTED_PER_COMMIT = 64
+ACCEPTED_PER_COMMIT = 50
 #: How long the hash of a day's idempotency keys outlives the retention of its youngest key.
 DAY_MS = 86_400_000
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -216,10 +216,15 @@ class Lane:
             self.is_indexed = True
             writes.append(operations.index_history(partition.space, self.key_text, partition.history_retention_ms))
 
-    def shrink(self, done: CommitDone) -> None:
-        """Queue a commit that leaves one snapshot of the object's history, or nothing where it has no state."""
+    def shrink(self, aside: Sequence[bytes], done: CommitDone) -> None:
+        """Queue a commit that leaves one snapshot of the object's history, or nothing where it has no state.
+
+        Args:
+            aside: Parked invocations that have left the lane.
+            done: Told of the end.
+        """
         self.is_indexed = True
-        self.commit(operations.shrink(self.partition.space, self.key_text, self.queued), None, done)
+        self.commit(operations.shrink(self.partition.space, self.key_text, self.queued, aside), None, done)
         # From here on its history is as short as it gets, and the next commit that adds to it says so.
         self.is_indexed = False
         self.deltas = 0

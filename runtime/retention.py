@@ -18,9 +18,10 @@ import anyio
 from ..journal import operations
 from ..journal.batch import Commit
 from ..journal.due import Due, read_all_due
-from ..journal.errors import KeylaneError, StoreUnavailable
-from ..journal.idle_reading import read_last_writes, read_states
+from ..journal.errors import KeylaneError, StoreUnavailable, WrongKeyType
+from ..journal.idle_reading import read_aside, read_last_writes, read_states
 from ..journal.snapshots import ObjectState
+from .endings import skips
 from .partition import Phase
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class _Page:
         self._partition = partition
         self._now_ms = now_ms
         self._unsettled: list[asyncio.Future[None]] = []
+        self._aside: dict[str, list[bytes]] = {}
         self._bytes = 0
         self._writes = 0
 
@@ -120,6 +122,8 @@ class _Page:
         self._partition.shrinking |= cold
         try:
             idle = await self._idle(key_texts)
+            if skips(self._partition.virtual_object):
+                await self._find_aside(idle)
             for key_text, (lane, commits) in resident.items():
                 if key_text in idle:
                     self._shrink_lane(lane, commits)
@@ -144,12 +148,21 @@ class _Page:
                 idle.add(key_text)
         return idle
 
+    async def _find_aside(self, idle: set[str]) -> None:
+        """Find the parked invocations that nothing but the history of their objects leads to."""
+        for key_text in list(idle):
+            try:
+                self._aside[key_text] = await read_aside(self._store, self._partition.space, key_text)
+            except WrongKeyType as error:
+                idle.discard(key_text)
+                self._postpone(key_text, error)
+
     def _shrink_lane(self, lane: Lane, commits: int) -> None:
         """Shrink an object that is in memory, whose newest state may be written nowhere yet."""
         is_current = self._partition.lanes.get(lane.key_text) is lane and lane.loaded and not lane.refused
         if is_current and lane.is_settled and lane.commits == commits:
             self._note(lane.queued)
-            lane.shrink(self._settled())
+            lane.shrink(self._aside.get(lane.key_text, ()), self._settled())
 
     async def _shrink_cold(self, key_texts: list[str]) -> None:
         for start in range(0, len(key_texts), STATES_AT_ONCE):
@@ -167,7 +180,8 @@ class _Page:
 
     def _shrink_one(self, key_text: str, state: ObjectState) -> None:
         self._note(state.values)
-        self._commit(operations.shrink(self._partition.space, key_text, state.values))
+        aside = self._aside.get(key_text, ())
+        self._commit(operations.shrink(self._partition.space, key_text, state.values, aside))
 
     def _postpone(self, key_text: str, error: Exception) -> None:
         """Leave alone what can't be read, and look again after another retention."""

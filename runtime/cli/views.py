@@ -19,6 +19,7 @@ from ...journal.descriptions import (
     OpenInvocation,
     PartitionOwner,
     StateValue,
+    What,
 )
 from ...journal.outcomes import Failure
 from ...journal.timeline import in_words
@@ -271,7 +272,8 @@ def _timeline(events: Sequence[Event]) -> RenderableType:
             today = day(event.at)
             rows.append((today, "", "", "", ""))
         # An id is said once for a run of its events.
-        parts = [event.invocation or "?"] if event.invocation != whose else []
+        unknown = "" if event.what is What.SHRUNK else "?"
+        parts = [event.invocation or unknown] if event.invocation != whose else []
         whose = event.invocation
         detail = "  ".join([*parts, *_told(event)])
         rows.append((clock(event.at), event.what.value, event.name, size(event.size_bytes), detail))

@@ -539,6 +539,21 @@ async def test_the_timeline_merges_the_object_with_its_long_invocations(journal:
     assert all(event.size_bytes > 0 for event in told.timeline)
 
 
+async def test_what_is_left_of_an_old_history_stands_in_the_timeline(journal: Journal) -> None:
+    """As what it is, with what it keeps; one that can't be read is said to be so."""
+    await journal.write(*operations.shrink(journal.space, str(KEY), {"seen": pack("yes")}))
+    await journal.short(new_invocation_id(), StateChange({"value": pack(1)}))
+
+    told = await journal.inspect()
+
+    assert [(event.what, event.wrote, event.invocation is None) for event in told.timeline] == [
+        (What.SHRUNK, ("seen",), True),
+        (What.COMPLETED, ("value",), False),
+    ]
+    await journal.store.call("XADD", journal.space.object(str(KEY)), "*", "s", b"\xc1")
+    assert [event.what for event in (await journal.inspect()).timeline][-1] is What.UNDECODABLE
+
+
 async def test_pauses_and_resumptions_stand_in_the_timeline(journal: Journal) -> None:
     """With who did it and why."""
     raw_id = new_invocation_id()

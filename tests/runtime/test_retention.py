@@ -7,6 +7,7 @@ import typing
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -26,11 +27,13 @@ from keylane import (
 )
 from keylane.journal import operations
 from keylane.journal.batch import Commit
+from keylane.journal.descriptions import What
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.operations import StateChange
 from keylane.journal.outcomes import Outcome, Refused, Rejected, Replayed, Succeeded
 from keylane.journal.records import Finished
 from keylane.runtime import retention
+from keylane.runtime.partition import Partition
 from keylane.runtime.retention import Retention
 from keylane.testing import shift_clock
 from tests.faults.harness import eventually, eventually_answers
@@ -44,6 +47,7 @@ AFTER_TOMBSTONES = timedelta(days=32)
 ONCE = RetryPolicy(first=timedelta(milliseconds=1), attempts=1)
 #: So few partitions that every key shares one.
 clerk = VirtualObject("Clerk", owner="tests", partitions=1, state={"count": int, "text": str}, retry=ONCE)
+aside = VirtualObject("Aside", owner="tests", partitions=1, state={"count": int}, retry=ONCE, on_paused="skip")
 gates: dict[str, asyncio.Event] = {}
 
 
@@ -100,14 +104,31 @@ async def read(ctx: SharedContext) -> int:
     return await ctx.get("count", int, 0)
 
 
+@aside.handler
+async def stumble_aside(ctx: ObjectContext) -> int:
+    if str(ctx.key) not in gates:
+        raise ValueError("not yet")
+    return 1
+
+
+@aside.handler
+async def count_on(ctx: ObjectContext) -> int:
+    return await count.function(ctx)
+
+
 @pytest.fixture
 async def runtime(store_url: str, namespace: str) -> AsyncIterator[Runtime]:
-    async with Runtime([clerk], store=store_url, namespace=namespace) as runtime:
+    async with Runtime([clerk, aside], store=store_url, namespace=namespace) as runtime:
         yield runtime
 
 
 def space_of(runtime: Runtime) -> PartitionSpace:
     return runtime.client.store.space("Clerk", 0)
+
+
+def clerks(runtime: Runtime) -> Partition:
+    """Return the one partition of the clerks."""
+    return next(each for each in runtime.worker.partitions if each.space.type_name == "Clerk")
 
 
 def histories(runtime: Runtime) -> Retention:
@@ -159,8 +180,8 @@ async def test_an_object_that_is_not_in_memory_shrinks_and_does_not_come_into_it
 
         assert all(entries(store_url, second, f"acme/o-{number}") == [[b"s"]] for number in range(200))
         assert index(store_url, second) == []
-        assert second.worker.partitions[0].lanes == {}
-        assert not second.worker.partitions[0].shrinking
+        assert clerks(second).lanes == {}
+        assert not clerks(second).shrinking
         assert await second.client.call(count, "acme/o-0") == 102
 
 
@@ -209,7 +230,7 @@ async def test_an_object_is_entered_once_and_not_with_each_commit(
     for _ in range(5):
         await runtime.client.call(count, KEY)
         await runtime.client.call(count_in_steps, KEY)
-    partition = runtime.worker.partitions[0]
+    partition = clerks(runtime)
     partition.evict(partition.lanes[KEY])
     for _ in range(5):
         await runtime.client.call(count, KEY)
@@ -230,7 +251,7 @@ async def test_a_call_that_comes_while_its_object_is_shrunk_is_not_lost(
         async def slowly(*arguments: typing.Any) -> typing.Any:
             states = await read_states(*arguments)
             assert await second.client.call(count, KEY) == 3
-            partition = second.worker.partitions[0]
+            partition = clerks(second)
             partition.evict(partition.lanes[KEY])
             return states
 
@@ -268,7 +289,7 @@ async def test_an_owner_that_reads_a_shrunk_object_enters_it_at_its_next_use(run
     """What lies in the store tells that it is in no index."""
     await runtime.client.call(count, KEY)
     await pass_by(runtime, AFTER_RETENTION)
-    partition = runtime.worker.partitions[0]
+    partition = clerks(runtime)
     partition.evict(partition.lanes[KEY])
 
     assert await runtime.client.call(read, KEY) == 1
@@ -288,9 +309,11 @@ async def test_an_object_that_is_called_while_it_is_shrunk_is_shrunk_again_later
         shrink = operations.shrink
         called: list[asyncio.Task[int]] = []
 
-        def and_called(space: PartitionSpace, key_text: str, values: dict[str, bytes]) -> list[operations.Operation]:
+        def and_called(
+            space: PartitionSpace, key_text: str, values: dict[str, bytes], _: Any
+        ) -> list[operations.Operation]:
             # The lane is made in this turn, behind the commit and before it is applied.
-            asyncio.get_running_loop().call_soon(second.worker.partitions[0].lane, key_text)
+            asyncio.get_running_loop().call_soon(clerks(second).lane, key_text)
             called.append(asyncio.ensure_future(second.client.call(count, KEY)))
             return shrink(space, key_text, values)
 
@@ -326,11 +349,41 @@ async def test_a_paused_invocation_does_not_keep_the_history_of_its_object(runti
     del gates[KEY]
 
 
+@pytest.mark.parametrize("is_resident", [True, False])
+async def test_an_invocation_beside_its_lane_is_still_found_after_the_retention(
+    runtime: Runtime, store_url: str, *, is_resident: bool
+) -> None:
+    """Nothing but the history of its object leads to it, so what is left of that names it until it ends."""
+    client = runtime.client
+    (partition,) = (each for each in runtime.worker.partitions if each.space.type_name == "Aside")
+    await client.call(count_on, KEY)
+    ids: list[str] = []
+    for _ in range(2):
+        with pytest.raises(InvocationPaused) as paused:
+            await client.call(stumble_aside, KEY)
+        ids.append(paused.value.invocation_id or "")
+    for left in (ids, ids, ids[1:]):
+        if not is_resident and KEY in partition.lanes:
+            partition.evict(partition.lanes[KEY])
+        await pass_by(runtime, AFTER_RETENTION)
+
+        found = await client.inspect("Aside", KEY)
+        assert [each.id for each in found.lane.parked] == left
+        assert [event.what for event in found.timeline][:1] == [What.SHRUNK]
+        assert plain(store_url, "XLEN", partition.space.object(KEY)) == 1
+        await client.call(count_on, KEY)
+        if left == ids and ids[0] not in gates and await client.call(count_on, KEY) > 4:
+            gates[KEY] = asyncio.Event()
+            await client.resume(ids[0], by="tests", reason="repaired")
+            assert await client.attach(ids[0], int).result(timeout=10) == 1
+            del gates[KEY]
+
+
 async def test_what_can_not_be_read_is_left_alone_and_keeps_nobody_waiting(runtime: Runtime, store_url: str) -> None:
     """A foreign key and a state that is no state: both stay as they are, and others shrink."""
     for name in ("bad", "foreign", "good"):
         await runtime.client.call(count, f"acme/{name}")
-    space, partition = space_of(runtime), runtime.worker.partitions[0]
+    space, partition = space_of(runtime), clerks(runtime)
     for lane in list(partition.lanes.values()):
         partition.evict(lane)
     plain(store_url, "XADD", space.object("acme/bad"), "*", "d", b"\xc1")
@@ -459,7 +512,7 @@ async def test_after_the_retention_nothing_is_left_of_an_invocation_but_its_tomb
 ) -> None:
     """However it ended: its object's state stays, its idempotency key is known for a while, and then nothing is."""
     await ending(runtime, KEY)
-    partition = runtime.worker.partitions[0]
+    partition = clerks(runtime)
     await eventually(lambda: partition.is_quiet, "everything is written")
 
     await pass_by(runtime, AFTER_RETENTION)
@@ -475,7 +528,7 @@ async def test_undecodable_requests_are_kept_in_bounded_number_and_not_for_ever(
     runtime: Runtime, store_url: str
 ) -> None:
     """The newest ones stay for people to look at."""
-    partition = runtime.worker.partitions[0]
+    partition = clerks(runtime)
     for number in range(450):
         partition.writer.commit(Commit([operations.keep_undecodable(b"%d" % number)], lambda _, __: None))
     await eventually(lambda: partition.writer.is_idle, "all of them are written")
@@ -488,7 +541,7 @@ async def test_undecodable_requests_are_kept_in_bounded_number_and_not_for_ever(
 
 async def test_a_long_history_is_trimmed_by_bounded_work(runtime: Runtime, store_url: str) -> None:
     """A trim of very many entries is spread over several; each leaves whole what is younger than the retention."""
-    partition, space = runtime.worker.partitions[0], space_of(runtime)
+    partition, space = clerks(runtime), space_of(runtime)
     finished = Finished(b"i" * 16, "count", 1, None, "c")
 
     def write(count: int) -> None:
