@@ -30,6 +30,6 @@ def server_of(url: str, words: tuple[Any, ...]) -> str:
             raise LookupError(f"nobody has the slot of {key!r}")
         case SentinelAddress(hosts=hosts, service=service):
             name, port = plain(f"redis://{hosts[0]}", "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
-            return f"redis://{name.decode()}:{port}"
+            return f"redis://{name.decode()}:{int(port)}"
         case _:
             return url
