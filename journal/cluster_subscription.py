@@ -103,16 +103,23 @@ class ClusterSubscription:
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep the connections until cancelled."""
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            for part in self._by_host.values():
-                tasks.start_soon(part.run)
-            task_status.started()
-            while True:
-                await anyio.sleep(CONFIRM_AGAIN_SECONDS)
-                self.slots_moved()
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
                 for part in self._by_host.values():
-                    part.subscription.ask_again()
+                    tasks.start_soon(part.run)
+                task_status.started()
+                await self._keep()
+        finally:
+            # Whoever wants a channel from here on hears nothing, and finds what there is by looking.
+            self._tasks = None
+
+    async def _keep(self) -> None:
+        while True:
+            await anyio.sleep(CONFIRM_AGAIN_SECONDS)
+            self.slots_moved()
+            for part in self._by_host.values():
+                part.subscription.ask_again()
 
     def slots_moved(self) -> None:
         """Move each channel to the node that has its slot, and give up connections that nothing is heard over."""

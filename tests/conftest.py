@@ -18,6 +18,9 @@ from tests.faults.topologies import servers_of
 
 #: Names what the tests run on: `single` (the default), `cluster` or `sentinel`.
 TOPOLOGY = os.environ.get("KEYLANE_TEST_TOPOLOGY", "single")
+if TOPOLOGY == "cluster":
+    # Tests know where their keys lie by the default of one server; child processes have to agree.
+    os.environ.setdefault("KEYLANE_PARTITIONS", "16")
 #: Fixtures that are about one server, which the test stops, fills or stands in front of.
 ONE_SERVER_FIXTURES = {"own_server", "proxy", "redis_url"}
 SECOND_STORE = "redis-server"

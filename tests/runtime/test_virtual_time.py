@@ -253,6 +253,7 @@ async def test_after_its_own_retention_a_key_is_free(runtime: Runtime, shift: Sh
     assert await runtime.client.call(count, KEY, idempotency_key="k") == 3
 
 
+@pytest.mark.one_server  # it looks for keys of whichever partition
 async def test_a_key_is_kept_under_the_day_that_it_is_in_the_store(
     runtime: Runtime, shift: Shift, store_url: str
 ) -> None:
