@@ -247,10 +247,10 @@ async def values(ctx: SharedContext) -> list[int | None]:
 
 @dataclass(frozen=True)
 class Blocking:
-    """Where to leave marks, and how long to block the event loop."""
+    """Where to leave marks, and the file until which the event loop is blocked."""
 
     trail: str
-    seconds: float
+    gate: str
 
 
 slow = VirtualObject("Slow", owner=OWNER, state={"ran": list[int]})
@@ -265,10 +265,10 @@ async def hold(ctx: ObjectContext, gate: str) -> str:
 
 @slow.handler
 async def block_once(ctx: ObjectContext, request: Blocking) -> list[int]:
-    """Leave a mark and keep the event loop from running, the first time; return who ran it so far."""
+    """Leave a mark and, the first time, keep the event loop from running until a file exists; return who ran it."""
     mark(request.trail, "ran")
-    if len(marks(Path(request.trail))) == 1:
-        time.sleep(request.seconds)  # noqa: ASYNC251, the point of this handler
+    while len(marks(Path(request.trail))) == 1 and not Path(request.gate).exists():
+        time.sleep(POLL_SECONDS)  # noqa: ASYNC251, the point of this handler
     ran = [*await ctx.get("ran", list[int], []), os.getpid()]
     ctx.set("ran", ran)
     return ran
