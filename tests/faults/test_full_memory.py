@@ -142,25 +142,6 @@ def waiting_steps(runtime: Runtime) -> int:
     return sum(len(partition.sleepers) for partition in runtime.worker.partitions)
 
 
-async def test_a_step_under_way_is_recorded_and_its_invocation_ends(
-    runtime: Runtime, own_server: StoreServer, tmp_path: Path
-) -> None:
-    """The outcome of what has happened outside is written, whatever the memory says."""
-    gate = tmp_path / "gate"
-    handle = await runtime.client.send("Counter", KEY, "add_and_hold", str(gate))
-    await eventually_answers(lambda: is_held(runtime, handle.id), "the step runs")
-    Filler(own_server).fill()
-    await known(runtime.client, full=True)
-    gate.touch()
-
-    assert await handle.result(timeout=10) == 1
-    assert await runtime.client.call(get, KEY, timeout=10) == 1
-
-
-async def is_held(runtime: Runtime, invocation_id: str) -> bool:
-    return (await runtime.client.describe(invocation_id)).status == "queued"
-
-
 async def test_a_resumption_gets_through(
     runtime: Runtime, remote: Client, own_server: StoreServer, trail: Path
 ) -> None:
@@ -256,6 +237,21 @@ async def hold_in_a_step(ctx: ObjectContext, request: Gates) -> str:
     return await ctx.run("hold", mark_and_wait, request.trail, request.gate)
 
 
+async def test_a_step_under_way_is_recorded_and_its_invocation_ends(
+    own_server: StoreServer, namespace: str, trail: Path, tmp_path: Path
+) -> None:
+    """The outcome of what has happened outside is written, whatever the memory says."""
+    gates = Gates(str(trail), str(tmp_path / "gate"))
+    async with Runtime(App([gated]), store=own_server.url, namespace=namespace, settings=FAST) as runtime:
+        handle = await runtime.client.send(hold_in_a_step, KEY, gates)
+        await eventually(lambda: marks(trail), "the step runs")
+        Filler(own_server).fill()
+        await known(runtime.client, full=True)
+        Path(gates.gate).touch()
+
+        assert [await handle.result(timeout=10)] == [token for _, token in marks(trail)]
+
+
 async def test_a_step_is_not_run_again_because_those_behind_it_are_refused(
     own_server: StoreServer, namespace: str, trail: Path, tmp_path: Path
 ) -> None:
@@ -335,7 +331,7 @@ async def test_nothing_is_half_written_while_memory_fills_and_empties_under_load
                 refusals += 1
             await anyio.sleep(0.01)
 
-    filler = Filler(own_server, 4 << 20)
+    filler = Filler(own_server, 24 << 20)
     async with anyio.create_task_group() as load:
         for number in range(8):
             load.start_soon(call, runtime.client if number % 2 else remote, f"acme/{number}")

@@ -96,7 +96,7 @@ async def test_a_history_of_somebody_else_is_in_doubt_when_the_server_may_know_l
         return
     assert second.doubt is not None
     assert second.doubt.from_ms == min(last_ms, STARTED_MS - REACH_MS)
-    assert 0 <= second.doubt.until_ms - REACH_MS - NOW_MS < 60_000
+    assert second.doubt.until_ms == second.now_ms + REACH_MS
     assert await owner.store.call("HGET", owner.space.owner, "losses") is None
 
 
@@ -252,5 +252,5 @@ async def test_every_connection_asks_who_answers(store: WiredStore) -> None:
 
     assert watch.identity is not None
     assert watch.identity.former_replication_id == ""
-    assert NOW_MS + 60_000 - watch.identity.started_ms > 0
+    assert watch.identity.started_ms <= time.time() * 1000
     assert len(str(watch.identity)) == 33
