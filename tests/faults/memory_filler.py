@@ -35,8 +35,7 @@ class Filler:
 
     def fill_to(self, ratio: float) -> None:
         """Fill up to a part of the limit, which the server still lets in."""
-        missing = int(self.limit_bytes * ratio) - self.used_bytes
-        for _ in range(max(missing >> 16, 0)):
+        while self.used_bytes < self.limit_bytes * ratio:
             self._add(1 << 16)
 
     def fill(self) -> None:
