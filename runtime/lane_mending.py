@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
@@ -39,6 +39,11 @@ LOAD_SECONDS = 10.0
 YOUNG_MS = 2_000
 #: First records that one question asks for: each may hold an argument of the payload limit.
 AT_ONCE = 64
+#: Entries of an object's history that are looked at for the order within one millisecond.
+SAME_MOMENT_MAX = 500
+
+#: When an invocation was taken in: the partition's time, the place within that millisecond, and its id.
+Intake: TypeAlias = tuple[int, int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class _Looked:
         strangers: Invocations that the owner did not have in hand when the look began, and that are open.
         waits: When those are due.
         claims: Their idempotency keys.
-        begun: When each open invocation of the lane began.
+        taken_in: When strangers and the invocations of the lane were taken in.
         missing_due: When invocations are due by their records that wait and have no due time.
     """
 
@@ -62,7 +67,7 @@ class _Looked:
     strangers: list[OpenInvocation]
     waits: dict[bytes, int]
     claims: dict[bytes, IdempotencyClaim]
-    begun: Mapping[bytes, int]
+    taken_in: Mapping[bytes, Intake]
     missing_due: Mapping[bytes, int]
 
 
@@ -132,8 +137,8 @@ class LaneMending:
         strangers = [each for each in found if _belongs(each, lane.key_text, since_ms)]
         due = await self._missing_due(partition, [*waiting, *(each.raw_id for each in strangers)])
         waits.update(due)
-        begun = await self._begun(lane) if strangers else {}
-        return _Looked(listed, bool(was_runnable), over, strangers, waits, claims, begun, due)
+        taken_in = await self._taken_in(lane, strangers) if strangers else {}
+        return _Looked(listed, bool(was_runnable), over, strangers, waits, claims, taken_in, due)
 
     async def _over(self, partition: Partition, ids: Sequence[bytes]) -> frozenset[bytes]:
         """Return the ids whose invocations have ended or are gone: only the streams of ended ones expire."""
@@ -151,28 +156,32 @@ class LaneMending:
         due = {raw_id: _due_ms(entries) for raw_id, entries in zip(missing, newest, strict=True)}
         return {raw_id: at_ms for raw_id, at_ms in due.items() if at_ms is not None}
 
-    async def _begun(self, lane: Lane) -> dict[bytes, int]:
-        """Return when the invocations of a lane began that have records."""
+    async def _taken_in(self, lane: Lane, strangers: Sequence[OpenInvocation]) -> dict[bytes, Intake]:
+        """Return when invocations were taken in: the millisecond, and the place in it by the object's history."""
         space = lane.partition.space
+        begun = {each.raw_id: each.begun_ms for each in strangers}
         ids = [each.raw_id for each in lane.queue if each.accepted]
-        begun: dict[bytes, int] = {}
         for start in range(0, len(ids), AT_ONCE):
             piece = ids[start : start + AT_ONCE]
             streams = [space.invocation(raw_id) for raw_id in piece]
             firsts = await ask(self._store, [("XRANGE", each, "-", "+", "COUNT", 1) for each in streams], streams)
             begun.update({raw: written_at_ms(got[0][0]) for raw, got in zip(piece, firsts, strict=True) if got})
-        return begun
+        # Several are often taken in with one commit, and so in one millisecond.
+        moments = {each.begun_ms for each in strangers}
+        history = space.object(lane.key_text)
+        words = [("XRANGE", history, at_ms, at_ms, "COUNT", SAME_MOMENT_MAX) for at_ms in moments]
+        pages = await ask(self._store, words, [history] * len(words))
+        places = {fields[1]: place for page in pages for place, (_, fields) in enumerate(page) if fields[0] == b"a"}
+        return {raw: (at_ms, _place_in(places, raw), raw) for raw, at_ms in begun.items()}
 
     def _adopt(self, lane: Lane, looked: _Looked) -> list[str]:
         """Take into a lane what belongs there, in the order of intake."""
         did: list[str] = []
-        begun = dict(looked.begun)
-        for each in sorted(looked.strangers, key=lambda found: (found.begun_ms, found.raw_id)):
+        for each in looked.strangers:
             if each.raw_id in lane.partition.open:
                 continue
-            begun[each.raw_id] = each.begun_ms
             invocation = self._loading.adopt(lane, each, looked.waits, looked.claims)
-            lane.queue.insert(_place(lane, each, begun), invocation)
+            lane.queue.insert(_place(lane, each.raw_id, looked.taken_in), invocation)
             did.append(f"took {lane.partition.invocation_id(each.raw_id)} into its lane")
         return did
 
@@ -192,6 +201,11 @@ async def _loaded(partition: Partition, key_text: str) -> Lane:
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+def _place_in(acceptances: Mapping[bytes, int], raw_id: bytes) -> int:
+    """Return the place of an invocation's acceptance among those of its millisecond, 0 where it is not among them."""
+    return next((place for data, place in acceptances.items() if raw_id in data), 0)
 
 
 def _belongs(found: OpenInvocation, key_text: str, since_ms: int) -> bool:
@@ -238,13 +252,13 @@ def _is_paused(invocation: Invocation) -> bool:
     return invocation.standing is not None and invocation.standing.paused is not None
 
 
-def _place(lane: Lane, found: OpenInvocation, begun: Mapping[bytes, int]) -> int:
-    """Return where an invocation belongs in a lane's queue: before those that began later, behind what runs."""
+def _place(lane: Lane, raw_id: bytes, taken_in: Mapping[bytes, Intake]) -> int:
+    """Return where an invocation belongs in a lane's queue: before those taken in later, behind what runs."""
+    own = taken_in[raw_id]
     for position, invocation in enumerate(lane.queue):
-        # One that is not known to have begun has been taken in just now; of two of one millisecond the ids tell.
-        begun_ms = begun.get(invocation.raw_id)
-        began_later = begun_ms is None or (begun_ms, invocation.raw_id) > (found.begun_ms, found.raw_id)
-        if invocation is not lane.running and began_later:
+        # One that is not known to have been taken in was so after the look.
+        other = taken_in.get(invocation.raw_id)
+        if invocation is not lane.running and (other is None or other > own):
             return position
     return len(lane.queue)
 

@@ -11,8 +11,9 @@ from ..safety import Durability, ServerFacts, doubts
 from .facts import PartitionFacts, Sign, TypeFacts
 from .findings import Finding, InboxRepair, Kind, OwnerRepair, Place
 
-#: A request that a live owner leaves in its inbox for so long is stuck.
-STUCK_MS: Final = 30_000
+#: A request that a live owner leaves in its inbox for so long is stuck. One for a shared handler lies there while that
+#: runs, and where it was called by its name alone the request does not say so.
+STUCK_MS: Final = 60_000
 #: A due time that a live owner lets pass by so much is stuck.
 OVERDUE_MS: Final = 10_000
 #: Beyond this part of the server's memory, owners take nothing more in.
@@ -116,7 +117,10 @@ def its_inbox_moves(facts: PartitionFacts) -> Finding | None:
     if oldest is None or not oldest.is_unmoved or oldest.age_ms < STUCK_MS or not facts.is_live:
         return None
     cause = f"entry {oldest.name.decode()} has been in it for {oldest.age_ms / 1000:.0f} s, and its owner lives"
-    remedy = "its owner reads the inbox again from the start; one that has too much in hand takes nothing more in"
+    remedy = (
+        "its owner reads the inbox again and takes in what it has passed over; one that has too much in hand takes "
+        "nothing more in, and a shared handler that was called by its name may be running"
+    )
     repair = InboxRepair(facts.space.type_name, facts.space.number)
     return Finding(Kind.INBOX_ENTRY_STUCK, _place(facts, facts.space.inbox), cause, remedy, repair)
 

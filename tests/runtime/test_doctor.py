@@ -11,7 +11,7 @@ import anyio
 import pytest
 import redis
 
-from keylane import Fenced, ObjectContext, RetryPolicy, Runtime, StoreUnavailable, VirtualObject
+from keylane import Client, Fenced, ObjectContext, RetryPolicy, Runtime, StoreUnavailable, VirtualObject
 from keylane.journal.codec import unpack
 from keylane.journal.doctor import invocation_checks, partition_checks, queue_checks
 from keylane.journal.doctor.repairing import repair
@@ -33,6 +33,7 @@ from tests.runtime.ward import (
     fail_once,
     gate_of,
     hold,
+    look,
     opened,
     park,
     retry_soon,
@@ -671,3 +672,79 @@ async def test_an_inbox_that_is_read_again_does_not_take_its_own_order_for_anoth
         assert isinstance(outcome, Succeeded)
         assert unpack(outcome.result) == []
         assert await ward.redis("XLEN", ward.space.inbox) == 0
+
+
+async def test_a_lane_that_waits_for_a_due_time_need_not_be_runnable(ward: Ward, tmp_path: Path) -> None:
+    """Its due time brings it to its next owner."""
+    async with ward.worker() as runtime:
+        handle = await runtime.client.send(fail_once, KEY, str(tmp_path / "trail"))
+        await ward.waits(handle)
+        await ward.redis("SREM", ward.space.runnable, KEY)
+        assert await ward.kinds() == []
+    async with ward.worker() as runtime:
+        await shift_clock(runtime, PASSED)
+        assert await runtime.client.attach(handle.id).result(timeout=10) == "went on"
+
+
+async def test_what_loses_its_records_while_it_waits_in_a_lane_is_taken_out(ward: Ward, tmp_path: Path) -> None:
+    """Out of its owner's memory too, and those behind it go on."""
+    gate = gate_of(tmp_path)
+    async with ward.worker() as runtime:
+        first = await runtime.client.send(hold, KEY, str(gate))
+        lost = await ward.began(await runtime.client.send(hold, KEY, str(gate_of(tmp_path))))
+        last = await runtime.client.send(add, KEY)
+        kept = [await ward.began(first), await ward.began(last)]
+        await ward.redis("DEL", ward.space.invocation(lost))
+
+        assert await ward.kinds() == ["lane-entry-orphaned"]
+        await ward.repaired()
+        assert await ward.redis("LRANGE", ward.space.lane(KEY), 0, -1) == kept
+        gate.touch()
+        assert await last.result(timeout=10) == 1
+
+
+async def test_a_call_of_a_shared_handler_may_lie_in_the_inbox_for_long(
+    ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is taken out when its handler has ended."""
+    monkeypatch.setattr(partition_checks, "STUCK_MS", 0)
+    gate = gate_of(tmp_path)
+    async with (
+        ward.worker() as runtime,
+        Client(ward.url, namespace=ward.store.namespace) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        await runtime.client.call(add, KEY)
+        tasks.start_soon(client.call, look, KEY, str(gate))
+
+        async def is_there() -> object:
+            return await ward.redis("XLEN", ward.space.inbox)
+
+        await eventually_answers(is_there, "the request is there")
+        assert await ward.kinds() == []
+        gate.touch()
+
+
+async def test_a_namespace_may_have_any_character(ward: Ward) -> None:
+    """Also those that stand for others in a pattern."""
+    async with opened(ward.url, f"{ward.store.namespace}*[x]?\\") as other, other.worker() as runtime:
+        await runtime.client.call(add, KEY)
+        await other.redis("SET", other.space.tag + b":more", "x")
+
+        assert await other.kinds() == ["foreign-key"]
+        assert (await other.sweep(type_name="Job")).looked.keys > 1
+
+
+async def test_an_inbox_is_read_again_no_further_than_it_was_read(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an owner has not come to, because it has much in hand, is not refused for that."""
+    async with ward.worker() as runtime:
+        await runtime.client.call(add, KEY)
+        (partition,) = runtime.worker.partitions
+        monkeypatch.setattr(partition, "has_in_hand", lambda _: True)
+        request = a_send("add")
+        await submit(ward.store, ward.space, request)
+
+        assert await runtime.worker._inboxes.read_again(partition) == []
+        assert await ward.redis("XLEN", ward.space.inbox) == 1
+        monkeypatch.undo()
+        assert await runtime.client.attach(format_id("Job", 0, request.invocation)).result(timeout=10) == 2

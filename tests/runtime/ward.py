@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from keylane import App, Handle, ObjectContext, RetryableError, RetryPolicy, Runtime, VirtualObject
+from keylane import App, Handle, ObjectContext, RetryableError, RetryPolicy, Runtime, SharedContext, VirtualObject
 from keylane.journal.doctor.checkup import Plan, check_up
 from keylane.journal.doctor.repairing import repair
 from keylane.journal.doctor.report import Repaired, Report
@@ -65,6 +65,14 @@ async def hold(ctx: ObjectContext, gate: str) -> str:
     while not Path(gate).exists():
         await anyio.sleep(0.01)
     return "went on"
+
+
+@job.shared
+async def look(ctx: SharedContext, gate: str) -> str:
+    """Take its time, until a file exists."""
+    while not Path(gate).exists():
+        await anyio.sleep(0.01)
+    return "seen"
 
 
 @job.handler(retry=RetryPolicy(first=timedelta(milliseconds=1), attempts=1))
