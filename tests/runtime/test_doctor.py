@@ -12,17 +12,21 @@ import pytest
 import redis
 
 from keylane import Client, Fenced, ObjectContext, RetryPolicy, Runtime, StoreUnavailable, VirtualObject
-from keylane.journal.codec import unpack
+from keylane.journal import operations
+from keylane.journal.batch import Commit
+from keylane.journal.codec import pack, unpack
 from keylane.journal.doctor import invocation_checks, partition_checks, queue_checks
 from keylane.journal.doctor.repairing import repair
 from keylane.journal.inbox import submit
 from keylane.journal.key import format_id, new_invocation_id, parse_id
 from keylane.journal.outcomes import IdempotencyEntry, Succeeded, decode_outcome
+from keylane.journal.records import Accepted
 from keylane.journal.repair_order import RepairOrder
 from keylane.journal.requests import Request, RequestKind
+from keylane.journal.tenure import Tenure
 from keylane.runtime.lane_mending import LaneMending
 from keylane.testing import shift_clock
-from tests.faults.harness import StoreServer, eventually_answers
+from tests.faults.harness import StoreServer, eventually, eventually_answers
 from tests.runtime.ward import (
     KEY,
     OWNER,
@@ -740,7 +744,7 @@ async def test_an_inbox_is_read_again_no_further_than_it_was_read(ward: Ward, mo
     async with ward.worker() as runtime:
         await runtime.client.call(add, KEY)
         (partition,) = runtime.worker.partitions
-        monkeypatch.setattr(partition, "has_in_hand", lambda _: True)
+        monkeypatch.setattr(partition, "has_in_hand", bool)
         request = a_send("add")
         await submit(ward.store, ward.space, request)
 
@@ -748,3 +752,29 @@ async def test_an_inbox_is_read_again_no_further_than_it_was_read(ward: Ward, mo
         assert await ward.redis("XLEN", ward.space.inbox) == 1
         monkeypatch.undo()
         assert await runtime.client.attach(format_id("Job", 0, request.invocation)).result(timeout=10) == 2
+
+
+async def test_orphans_of_one_millisecond_keep_the_order_of_their_objects_history(
+    ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their ids were made by their callers and say nothing of it."""
+    monkeypatch.setattr("keylane.runtime.lane_mending.YOUNG_MS", 0)
+    gate, ids = gate_of(tmp_path), [b"\xff" * 16, b"\x7f" * 16, b"\x01" * 16]
+    await ward.abandoned()
+    writes = [
+        operation
+        for raw_id in ids
+        for operation in operations.accept(ward.space, Accepted(raw_id, "hold", 1, KEY, pack(str(gate))))
+    ]
+    epoch, token = await ward.redis("HMGET", ward.space.owner, "epoch", "token")
+    writer = ward.store.writer(ward.space, Tenure(int(epoch), token))
+    writer.commit(Commit(writes, lambda _, error: None))
+    await eventually(lambda: writer.is_idle, "they are written")
+    await ward.redis("DEL", ward.space.lane(KEY), ward.space.runnable)
+    async with ward.worker() as runtime:
+        # Its answer says that the partition has a new owner.
+        await runtime.client.call(add, "acme/other", timeout=10)
+        await ward.repaired()
+
+        assert await ward.redis("LRANGE", ward.space.lane(KEY), 0, -1) == ids
+        gate.touch()
