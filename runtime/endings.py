@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import traceback
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -153,6 +154,36 @@ def acceptance(lane: Lane, invocation: Invocation) -> list[Operation]:
     """Return what takes an invocation in by itself; nothing when that is done or on its way."""
     if invocation.accepted:
         return []
+    return [*_acceptance(lane, invocation), *_back_in_order(lane, {invocation})]
+
+
+def _back_in_order(lane: Lane, taken: Collection[Invocation]) -> list[Operation]:
+    """Return what puts a lane's list into the order of the lane, where some were taken in ahead of one before them.
+
+    One whose idempotency key was looked up meanwhile is taken in after those behind it, and so is whatever was not yet
+    taken in when a scheduled one came to the lane's end. Another owner would let those go first.
+    """
+    seen = False
+    for invocation in lane.queue:
+        if invocation in taken:
+            seen = True
+        elif seen and invocation.accepted and not invocation.ended:
+            return [operations.restore_lane(lane.partition.space, lane.key_text, listed(lane), is_runnable=True)]
+    return []
+
+
+def listed(lane: Lane) -> list[bytes]:
+    """Return the list that a lane has once everything that is queued is written."""
+    aside = skips(lane.partition.virtual_object)
+    return [each.raw_id for each in lane.queue if each.accepted and not each.ended and not (aside and _is_paused(each))]
+
+
+def _is_paused(invocation: Invocation) -> bool:
+    # It leaves the queue once its pause is durable, and its list with the pause itself.
+    return invocation.standing is not None and invocation.standing.paused is not None
+
+
+def _acceptance(lane: Lane, invocation: Invocation) -> list[Operation]:
     invocation.accepted = True
     claim = invocation.idempotency
     payload = invocation.payload
@@ -182,7 +213,7 @@ def accept_in_order(lane: Lane, last: Invocation) -> None:
     taken: list[Invocation] = []
     for invocation in lane.queue:
         if not invocation.ended and not invocation.accepted and invocation.hold is not Hold.RECALLING:
-            writes.extend(acceptance(lane, invocation))
+            writes.extend(_acceptance(lane, invocation))
             taken.append(invocation)
         if invocation is last:
             break
@@ -191,6 +222,7 @@ def accept_in_order(lane: Lane, last: Invocation) -> None:
             lane.accept(writes, taken, partial(_accepted, taken))
             writes, taken = [], []
     if writes:
+        writes.extend(_back_in_order(lane, set(taken)))
         if _stands_still(lane.queue[0]):
             # What came in behind a head that waits can't run either: whoever takes over need not read the lane.
             writes.append(operations.stand_still(lane.key_text))

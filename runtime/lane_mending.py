@@ -19,8 +19,8 @@ from ..journal.errors import CallError, InternalError
 from ..journal.lane_reading import OpenInvocation, ask
 from ..journal.noted import noted, standing_of, written_at_ms
 from ..journal.records import Accepted, Paused
-from .endings import skips
-from .invocation import Hold, IdempotencyClaim, Invocation
+from .endings import listed
+from .invocation import Hold, IdempotencyClaim
 from .loading import is_over
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class LaneMending:
         if not lane.loaded or lane.refused or partition.lanes.get(key_text) is not lane:
             raise CallError("its lane is being read again; ask once more")
         did = [*_drop(lane, looked), *self._adopt(lane, looked)]
-        wanted = _wanted(lane)
+        wanted = listed(lane)
         works = bool(wanted) and lane.queue[0].hold is not Hold.PAUSED
         writes: list[Operation] = []
         if wanted != looked.listed or works != looked.was_runnable:
@@ -239,17 +239,6 @@ def _drop(lane: Lane, looked: _Looked) -> list[str]:
                 f"took {lane.partition.invocation_id(invocation.raw_id)} out of its lane: it has ended or is gone"
             )
     return did
-
-
-def _wanted(lane: Lane) -> list[bytes]:
-    """Return the list that a lane should have once everything that is queued is written."""
-    aside = skips(lane.partition.virtual_object)
-    return [each.raw_id for each in lane.queue if each.accepted and not each.ended and not (aside and _is_paused(each))]
-
-
-def _is_paused(invocation: Invocation) -> bool:
-    # It leaves the queue once its pause is durable, and its list with the pause itself.
-    return invocation.standing is not None and invocation.standing.paused is not None
 
 
 def _place(lane: Lane, raw_id: bytes, taken_in: Mapping[bytes, Intake]) -> int:

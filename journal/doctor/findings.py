@@ -24,6 +24,7 @@ class Kind(StrEnum):
     LANE_NOT_RUNNABLE = "lane-not-runnable"
     LANE_ENTRY_ORPHANED = "lane-entry-orphaned"
     LANE_ENTRY_REPEATED = "lane-entry-repeated"
+    LANE_OUT_OF_ORDER = "lane-out-of-order"
     RUNNABLE_WITHOUT_WORK = "runnable-without-work"
     PAUSED_WITHOUT_OWNER = "paused-without-owner"
     RESULT_OF_OPEN_INVOCATION = "result-of-open-invocation"

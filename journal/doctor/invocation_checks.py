@@ -22,6 +22,9 @@ DOUBTFUL_MS: Final = 10_000
 #: The statuses in which an invocation goes on by its lane alone.
 _BY_ITS_LANE: Final = frozenset({Status.QUEUED, Status.RUNNING})
 
+#: The statuses that only the holder of a lane comes to.
+_BEGUN: Final = frozenset({Status.RUNNING, Status.WAITING})
+
 Check = Callable[[InvocationFacts], Finding | None]
 
 
@@ -72,6 +75,16 @@ def its_lane_is_runnable(facts: InvocationFacts) -> Finding | None:
     return Finding(Kind.LANE_NOT_RUNNABLE, place_of(facts), cause, remedy, lane_repair(facts))
 
 
+def it_has_begun_as_the_first_of_its_lane(facts: InvocationFacts) -> Finding | None:
+    """Only the holder of a lane goes on; another owner would let the one before it run in the middle of its work."""
+    standing = facts.standing
+    if facts.position <= 0 or standing is None or standing.status not in _BEGUN:
+        return None
+    cause = f"it has begun ({standing.status.value}), and {facts.position} stand before it in its lane's list"
+    remedy = "its owner writes the lane's list in the order in which it has the lane"
+    return Finding(Kind.LANE_OUT_OF_ORDER, place_of(facts), cause, remedy, lane_repair(facts))
+
+
 def its_retry_is_due_some_day(facts: InvocationFacts) -> Finding | None:
     """Until its next attempt is due, an invocation that waits for it has a due time."""
     wanted_ms = facts.retry_due_ms
@@ -117,6 +130,7 @@ INVOCATION_CHECKS: Final[tuple[Check, ...]] = (
     records_can_be_read,
     has_its_lane_place,
     its_lane_is_runnable,
+    it_has_begun_as_the_first_of_its_lane,
     its_retry_is_due_some_day,
     its_pause_has_an_owner,
     has_no_result_yet,

@@ -780,3 +780,29 @@ async def test_orphans_of_one_millisecond_keep_the_order_of_their_objects_histor
 
         assert await ward.redis("LRANGE", ward.space.lane(KEY), 0, -1) == ids
         gate.touch()
+
+
+async def test_a_lane_keeps_its_order_in_the_store_whenever_what_is_in_it_is_taken_in(
+    ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduled call may come to the end while one before it is not yet taken in; another owner keeps the order."""
+    monkeypatch.setattr("keylane.runtime.intake.ACCEPT_AFTER_SECONDS", 3600)
+    gate = gate_of(tmp_path)
+    async with ward.worker() as runtime, anyio.create_task_group() as tasks:
+        tasks.start_soon(runtime.client.call, hold, KEY, str(gate))
+        (partition,) = runtime.worker.partitions
+        await eventually(lambda: partition.lane(KEY).running, "the first one runs")
+        scheduled = await runtime.client.send(add, KEY, delay=timedelta(milliseconds=1))
+        raw_id = parse_id(scheduled.id).raw
+
+        async def is_released() -> bool:
+            return await ward.redis("LRANGE", ward.space.lane(KEY), 0, -1) == [raw_id]
+
+        await eventually_answers(is_released, "the scheduled one is in the lane")
+        first = partition.lane(KEY).queue[0]
+        await runtime.worker._intake.accept_now(partition, first.raw_id)
+
+        assert await ward.redis("LRANGE", ward.space.lane(KEY), 0, -1) == [first.raw_id, raw_id]
+        assert await ward.kinds() == []
+        gate.touch()
+        assert await scheduled.result(timeout=10) == 1
