@@ -20,6 +20,7 @@ from anyio.abc import TaskGroup
 from .cluster_sending import Sending
 from .cluster_subscription import ClusterSubscription
 from .cluster_views import read_views
+from .committer import Committer
 from .errors import StoreUnavailable
 from .keyspace import PartitionSpace
 from .library import Library
@@ -29,7 +30,7 @@ from .refusals import Redirect, redirect_of
 from .slots import SLOTS, View, key_of, slot_of
 from .topology import Parts, Submit
 from .urls import ClusterAddress, Host, ServerAddress
-from .writer import Committer, PartitionWriter
+from .writer import PartitionWriter
 
 logger = logging.getLogger("keylane.cluster")
 

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import redis.exceptions
 
+from .committer import Committer
 from .library import Library
 from .link import Connection, Link, LinkLost
 from .memory import MemoryWatch
@@ -16,7 +17,7 @@ from .refusals import store_error
 from .replication import DurableCalls
 from .server_identity import IdentityWatch
 from .urls import Host
-from .writer import Committer, Routes
+from .writer import Routes
 
 
 class Node:

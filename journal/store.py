@@ -15,6 +15,7 @@ import redis.exceptions
 from .background import Background
 from .blob_cache import BlobCache
 from .cluster import Cluster
+from .committer import Committer
 from .connections import CONNECT_TIMEOUT_SECONDS, ask, connection_to
 from .errors import StoreError, StoreUnavailable
 from .keyspace import PartitionSpace, check_namespace
@@ -37,7 +38,7 @@ from .urls import (
     StoreAddress,
     parse_store_url,
 )
-from .writer import Committer, PartitionWriter
+from .writer import PartitionWriter
 
 if TYPE_CHECKING:
     from .tenure import Tenure

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from anyio.abc import TaskGroup
 
+from .committer import Committer
 from .keyspace import PartitionSpace
 from .library import Library
 from .link import Connection, Done
@@ -15,7 +16,7 @@ from .node import Node
 from .observer import Observer
 from .subscription import Listening, Subscription
 from .urls import Host, SentinelAddress, ServerAddress, SocketAddress
-from .writer import Committer, PartitionWriter, Routes
+from .writer import PartitionWriter, Routes
 
 #: Sends a command and hands the reply, or the exception that stands for it, to a function that must not raise.
 Submit: TypeAlias = Callable[[tuple[Any, ...], Done], None]

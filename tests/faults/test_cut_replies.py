@@ -15,12 +15,13 @@ import pytest
 from keylane import Client, Runtime, Settings
 from keylane.journal import link, operations, writer
 from keylane.journal.batch import Commit, Operation
+from keylane.journal.committer import Committer
 from keylane.journal.errors import WrongKeyType
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.leases import acquire
 from keylane.journal.store import Store
 from keylane.journal.tenure import VACANT
-from keylane.journal.writer import TURNS_IN_FLIGHT, Committer, PartitionWriter
+from keylane.journal.writer import TURNS_IN_FLIGHT, PartitionWriter
 from tests.journal.commit_model import Model, read
 from tests.journal.every_operation import every_commit
 from tests.objects_catalogue import add, app, get, marks, three_steps
