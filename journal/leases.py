@@ -89,11 +89,9 @@ async def acquire(
     """
     token = new_token()
     epoch = "" if seen.epoch is None else seen.epoch
-    identity = store.identity_of(space).identity
-    server = ("", "", 0) if identity is None else (str(identity), identity.former_replication_id, identity.started_ms)
-    loss = (int(restart_may_lose), int(reach_seconds * 1000))
     known = ("", b"", 0) if remembered is None else (remembered.epoch, remembered.token, remembered.batch)
-    args = (partitions, epoch, seen.lease, token, worker, machine, *server, *loss, *known)
+    loss = (int(restart_may_lose), int(reach_seconds * 1000), *known)
+    args = (partitions, epoch, seen.lease, token, worker, machine, *_server(store, space), *loss)
     # The lease counts from before the first time that these words were sent: any of them may be the one that counted.
     sent_at = lease_clock()
     while True:
@@ -111,6 +109,12 @@ async def acquire(
                 return None
             raise _named(refused, space) from refused
     return _acquired(answer, token, sent_at)
+
+
+def _server(store: Store, space: PartitionSpace) -> tuple[str, str, int]:
+    """Return what the function is told of the server that has a partition."""
+    identity = store.identity_of(space).identity
+    return ("", "", 0) if identity is None else (str(identity), identity.former_replication_id, identity.started_ms)
 
 
 def _acquired(answer: Any, token: bytes, sent_at: float) -> Acquired:

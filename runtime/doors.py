@@ -49,7 +49,7 @@ class PartitionDoor:
     @property
     def taken_in(self) -> bytes:
         """Id of the last inbox entry that was taken in."""
-        return self._partition.cursor
+        return self._partition.inbox.cursor
 
     def call(
         self,

@@ -100,13 +100,13 @@ class InboxReader:
             self._reading[partition] = True
         elif partition.phase is not Phase.OPEN:
             return
-        elif partition.memory.is_full or partition.behind is not None:
+        elif partition.memory.is_full or partition.inbox.behind is not None:
             self._reading[partition] = False
             self._errands.begin(partial(self._read_apart, partition))
-        elif not partition.has_in_hand(IN_HAND_MAX):
+        elif not partition.in_hand.reaches(IN_HAND_MAX):
             self._reading[partition] = False
-            count = partition.inbox_page.count
-            self._store.submit(_words(partition), partial(self._took, partition, partition.cursor, count))
+            count = partition.inbox.page.count
+            self._store.submit(_words(partition), partial(self._took, partition, partition.inbox.cursor, count))
 
     def _took(self, partition: Partition, cursor: bytes, count: int, reply: Any) -> None:
         is_hinted_at = self._reading.pop(partition)
@@ -115,15 +115,15 @@ class InboxReader:
         if isinstance(reply, Exception):
             self._try_again(partition, store_error(reply, self._store.url))
             return
-        if partition.cursor != cursor:
+        if partition.inbox.cursor != cursor:
             # Meanwhile something was put back, which comes first then.
             self._note(partition)
             return
-        partition.inbox_page.saw([_data(fields) for _, fields in reply])
+        partition.inbox.page.saw([_data(fields) for _, fields in reply])
         for entry, fields in reply:
             self._take(partition, entry, _data(fields))
         if len(reply) < count:
-            partition.ahead.clear()
+            partition.inbox.ahead.clear()
         if is_hinted_at or len(reply) == count:
             self._note(partition)
 
@@ -146,9 +146,9 @@ class InboxReader:
         asyncio.get_running_loop().call_later(TRY_AGAIN_SECONDS, self._note, partition)
 
     def _take(self, partition: Partition, entry: bytes, data: bytes) -> None:
-        partition.cursor = entry
-        if partition.ahead and entry in partition.ahead:
-            partition.ahead.discard(entry)
+        partition.inbox.cursor = entry
+        if partition.inbox.ahead and entry in partition.inbox.ahead:
+            partition.inbox.ahead.discard(entry)
             return
         self._intake.take_entry(partition, entry, data)
 
@@ -161,44 +161,44 @@ class InboxReader:
             StoreUnavailable: The store is away; reading goes on from there when it is called again.
         """
         while not partition.memory.is_full:
-            cursor, count = partition.cursor, partition.inbox_page.count
+            cursor, count = partition.inbox.cursor, partition.inbox.page.count
             entries = await self._page(partition, cursor, count)
             known = await self._known(partition, [data for _, data in entries])
             if partition.phase not in _TAKING:
                 return
-            if partition.cursor != cursor:
+            if partition.inbox.cursor != cursor:
                 continue
             for (entry, data), is_known in zip(entries, known, strict=True):
-                if is_known and entry not in partition.ahead and not partition.is_known(_raw_id(data)):
-                    partition.cursor = entry
+                if is_known and entry not in partition.inbox.ahead and not partition.is_known(_raw_id(data)):
+                    partition.inbox.cursor = entry
                     partition.settle_entry(entry)
                 else:
                     self._take(partition, entry, data)
             if len(entries) < count:
-                partition.behind = None
-                partition.ahead.clear()
+                partition.inbox.behind = None
+                partition.inbox.ahead.clear()
                 return
         await self._read_ahead(partition)
 
     async def _read_ahead(self, partition: Partition) -> None:
         """Deal with what needs no room, also behind requests that have to wait for some."""
-        partition.looked = max(partition.cursor, partition.looked, key=comparable)
+        partition.inbox.looked = max(partition.inbox.cursor, partition.inbox.looked, key=comparable)
         while True:
-            cursor, count = partition.looked, partition.inbox_page.count
+            cursor, count = partition.inbox.looked, partition.inbox.page.count
             entries = await self._page(partition, cursor, count)
             known = await self._known(partition, [data for _, data in entries])
             if partition.phase not in _TAKING:
                 return
-            if partition.looked != cursor:
+            if partition.inbox.looked != cursor:
                 continue
             for (entry, data), is_known in zip(entries, known, strict=True):
-                partition.looked = entry
-                if is_known or entry in partition.ahead:
+                partition.inbox.looked = entry
+                if is_known or entry in partition.inbox.ahead:
                     continue
                 if self._intake.take_ahead(partition, entry, data):
-                    partition.ahead.add(entry)
+                    partition.inbox.ahead.add(entry)
                 else:
-                    partition.leave(entry)
+                    partition.inbox.leave(entry)
             if len(entries) < count:
                 return
 
@@ -212,9 +212,9 @@ class InboxReader:
             StoreUnavailable: The store is away.
         """
         did: list[str] = []
-        cursor, end = START, comparable(partition.cursor)
+        cursor, end = START, comparable(partition.inbox.cursor)
         while True:
-            count = partition.inbox_page.count
+            count = partition.inbox.page.count
             entries = await self._page(partition, cursor, count)
             passed = [entry for entry in entries if comparable(entry[0]) <= end]
             known = await self._known(partition, [data for _, data in passed])
@@ -237,7 +237,7 @@ class InboxReader:
 
     async def _page(self, partition: Partition, cursor: bytes, count: int) -> list[tuple[bytes, bytes]]:
         entries = await read_after(self._store, partition.space, cursor, count)
-        partition.inbox_page.saw([data for _, data in entries])
+        partition.inbox.page.saw([data for _, data in entries])
         return entries
 
     async def _known(self, partition: Partition, requests: list[bytes]) -> list[bool]:
@@ -250,7 +250,7 @@ class InboxReader:
 
 
 def _words(partition: Partition) -> tuple[Any, ...]:
-    return ("XRANGE", partition.space.inbox, b"(" + partition.cursor, "+", "COUNT", partition.inbox_page.count)
+    return ("XRANGE", partition.space.inbox, b"(" + partition.inbox.cursor, "+", "COUNT", partition.inbox.page.count)
 
 
 def _data(fields: list[bytes]) -> bytes:

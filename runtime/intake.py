@@ -204,7 +204,7 @@ class Intake:
             DoorClosed: It has to go through the inbox.
         """
         partition.memory.check()
-        if partition.behind is not None:
+        if partition.inbox.behind is not None:
             # What this caller has put into the inbox before may be among what was put back.
             raise DoorClosed
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -227,7 +227,7 @@ class Intake:
         # A message of another object is taken in whatever is before it; a call of one is told, as its outcome.
         if len(lane.queue) >= partition.backlog and kind is not RequestKind.OBJECT_SEND:
             raise Overloaded(BACKLOG_RETRY_SECONDS)
-        if not kind.is_message and partition.has_no_room(self._calls_max, lane.key.tenant):
+        if not kind.is_message and partition.in_hand.has_no_room(self._calls_max, lane.key.tenant):
             raise Overloaded(WORKER_RETRY_SECONDS, "this worker has as many calls in hand as it may")
         if idempotency_key is not None:
             self._claims.claim(lane, invocation, basis, idempotency_key)

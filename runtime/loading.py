@@ -371,7 +371,7 @@ class Loading:
             partition.forget_due(raw_id)
         elif not _is_scheduled(found):
             partition.lane(accepted.key)
-        elif not partition.has_in_hand(IN_HAND_MAX):
+        elif not partition.in_hand.reaches(IN_HAND_MAX):
             self._release(partition, accepted, found, extras)
 
     def _release(self, partition: Partition, accepted: Accepted, found: OpenInvocation, extras: _Extras) -> None:

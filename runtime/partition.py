@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -13,11 +12,11 @@ from ..journal import operations
 from ..journal.batch import Commit
 from ..journal.doubt import DoubtSpan, Remembered
 from ..journal.errors import InternalError, KeylaneError, StoreFull
-from ..journal.inbox import START, comparable, just_before
 from ..journal.key import Key, format_id
 from ..journal.outcomes import Outcome
 from ..journal.recall import DAY_MS
-from .inbox_page import InboxPage
+from .in_hand import InHand
+from .inbox_place import InboxPlace
 from .invocation import Invocation
 from .lane import Lane
 from .turning_away import turn_away_lane
@@ -39,8 +38,6 @@ REFUSAL_CAP_SECONDS = 5.0
 REFUSAL_FORGOTTEN_SECONDS = 30.0
 #: How long a lane with open work that can't be read is left alone.
 UNREAD_AGAIN_SECONDS = 5.0
-#: How old a count of what stands still may be.
-STILL_SECONDS = 0.1
 #: How long an ended invocation is remembered, so that a second copy of its request is known for what it is.
 REMEMBERED_SECONDS = 60.0
 
@@ -161,13 +158,7 @@ class Partition:
         #: What fell due and is looked for, in order of the due times.
         self.finding: dict[bytes, None] = {}
         self.is_finding = False
-        self.cursor = START
-        #: The last of the entries that were left in the inbox, or put back, for want of memory: nothing may pass them.
-        self.behind: bytes | None = None
-        #: Entries that were dealt with ahead of their turn, and how far the inbox was looked through for such.
-        self.ahead: set[bytes] = set()
-        self.looked = START
-        self.inbox_page = InboxPage()
+        self.inbox = InboxPlace()
         self.running = 0
         self.serving: set[bytes] = set()
         self.result_retention_ms = int(settings.result_retention_seconds * 1000)
@@ -181,10 +172,7 @@ class Partition:
         #: Lanes that had open work when the tenure began, or could not be read since with some in them.
         self.runnable: set[str] = set()
         self._unread: dict[str, float] = {}
-        self._still = 0
-        self._still_counted_at = 0.0
-        self._shares: Counter[str] = Counter()
-        self._shares_counted_at = 0.0
+        self.in_hand = InHand(self.open, self.sleepers, self.parked)
         self._time_ms = self._told_ms = now_ms
         self._time_seen_at = time.monotonic()
         self._lease_is_valid: Callable[[], bool] = _never
@@ -327,19 +315,6 @@ class Partition:
         lane.is_indexed = True
         self.host.load(lane, self._pause_after_refusal(lane))
 
-    def leave(self, entry: bytes) -> None:
-        """Leave an entry in the inbox; until it is taken in, nothing that comes later may go ahead of it."""
-        if self.behind is None or comparable(self.behind) < comparable(entry):
-            self.behind = entry
-
-    def put_back(self, entry: bytes) -> None:
-        """Have the inbox read again from an entry on."""
-        self.leave(entry)
-        self.ahead.discard(entry)
-        before = just_before(entry)
-        self.cursor = min(self.cursor, before, key=comparable)
-        self.looked = min(self.looked, before, key=comparable)
-
     @staticmethod
     def _pause_after_refusal(lane: Lane) -> float:
         """Return how long a lane rests, in seconds: what the store refuses again and again must not run without end."""
@@ -436,36 +411,6 @@ class Partition:
         for invocation in list(self.open.values()):
             if invocation not in running and not invocation.ended:
                 invocation.tell(OwnershipLost(str(self.space)))
-
-    def has_in_hand(self, count: int) -> bool:
-        """Return whether so many invocations or more can go on; those behind one that waits need no slot for now.
-
-        Were these counted, a few lanes that stand still would keep the inbox from being read, with the resumption in
-        it that sets them going.
-        """
-        return len(self.open) >= count and len(self.open) - self._standing_still() >= count
-
-    def has_no_room(self, count: int, tenant: str) -> bool:
-        """Return whether a call of a tenant is one too many."""
-        return self.has_in_hand(count) and self.has_its_share(count, tenant)
-
-    def has_its_share(self, count: int, tenant: str) -> bool:
-        """Return whether a tenant has its part of so many invocations in hand, all that have some counted alike."""
-        now = time.monotonic()
-        if now - self._shares_counted_at > STILL_SECONDS:
-            self._shares = Counter(each.lane.key.tenant for each in self.open.values())
-            self._shares_counted_at = now
-        tenants = len(self._shares) + (tenant not in self._shares)
-        return self._shares[tenant] * tenants >= count
-
-    def _standing_still(self) -> int:
-        now = time.monotonic()
-        if now - self._still_counted_at > STILL_SECONDS:
-            waiting = [each for each in self.open.values() if each.is_waiting or each.raw_id in self.sleepers]
-            lanes = {each.lane for each in waiting if each.raw_id not in self.parked}
-            self._still = len(self.parked) + sum(len(lane.queue) for lane in lanes)
-            self._still_counted_at = now
-        return self._still
 
     def settle_entry(self, entry: bytes) -> None:
         """Take a copy of a request that was dealt with out of the inbox."""

@@ -50,7 +50,7 @@ def turn_away(partition: Partition, invocation: Invocation, error: StoreFull) ->
     partition.ended(invocation, error)
     if entry is not None:
         partition.forget(invocation.raw_id)
-        partition.put_back(entry)
+        partition.inbox.put_back(entry)
     callbacks, invocation.on_recalled = invocation.on_recalled, []
     for callback in callbacks:
         callback()

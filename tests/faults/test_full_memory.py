@@ -269,7 +269,7 @@ async def test_a_step_is_not_run_again_because_those_behind_it_are_refused(
 
 
 def put_back(runtime: Runtime) -> bool:
-    return any(partition.behind for partition in runtime.worker.partitions)
+    return any(partition.inbox.behind for partition in runtime.worker.partitions)
 
 
 async def test_a_take_over_at_full_memory_works(own_server: StoreServer, namespace: str, trail: Path) -> None:

@@ -24,6 +24,7 @@ from keylane.journal.records import Accepted
 from keylane.journal.repair_order import RepairOrder
 from keylane.journal.requests import Request, RequestKind
 from keylane.journal.tenure import Tenure
+from keylane.runtime.in_hand import InHand
 from keylane.runtime.lane_mending import LaneMending
 from keylane.testing import shift_clock
 from tests.faults.harness import StoreServer, eventually, eventually_answers
@@ -315,7 +316,7 @@ async def test_a_request_that_a_live_owner_has_passed_over_is_named_and_taken_in
         request = a_send("add")
         # Not a turn of the loop passes in between, so that its owner has no chance to see it.
         client = cast("Any", redis.Redis).from_url(ward.store.url)
-        partition.cursor = client.execute_command("XADD", ward.space.inbox, "*", "m", request.encode())
+        partition.inbox.cursor = client.execute_command("XADD", ward.space.inbox, "*", "m", request.encode())
         client.close()
 
         assert await ward.kinds() == ["inbox-entry-stuck"]
@@ -739,12 +740,17 @@ async def test_a_namespace_may_have_any_character(ward: Ward) -> None:
         assert (await other.sweep(type_name="Job")).looked.keys > 1
 
 
+def has_too_much(hand: InHand, count: int) -> bool:
+    del hand, count
+    return True
+
+
 async def test_an_inbox_is_read_again_no_further_than_it_was_read(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an owner has not come to, because it has much in hand, is not refused for that."""
     async with ward.worker() as runtime:
         await runtime.client.call(add, KEY)
         (partition,) = runtime.worker.partitions
-        monkeypatch.setattr(partition, "has_in_hand", bool)
+        monkeypatch.setattr(InHand, "reaches", has_too_much)
         request = a_send("add")
         await submit(ward.store, ward.space, request)
 
