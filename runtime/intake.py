@@ -28,6 +28,7 @@ from ..journal.messages import Held, closes
 from ..journal.outcomes import Outcome, Succeeded, encode_outcome
 from ..journal.records import PauseReason
 from ..journal.requests import Request, RequestKind, ResumeOrder
+from ..journal.transitions import Status
 from .claims import Claims
 from .door import DoorClosed
 from .endings import accept_in_order, answer, refuse, resumption
@@ -56,6 +57,7 @@ BACKLOG_RETRY_SECONDS = 1.0
 #: What a caller is told to wait for when the worker has too much in hand.
 WORKER_RETRY_SECONDS = 0.5
 _RESUMED = encode_outcome(Succeeded(pack(None)))
+_BEGUN = frozenset({Status.RUNNING, Status.WAITING})
 #: How many calls of one partition a worker has in hand at most, for each of its slots.
 CALLS_PER_SLOT = 64
 
@@ -339,9 +341,9 @@ class Intake:
             refuse(partition, request.invocation, entry, request.client, error)
             return
         is_aside = partition.parked.pop(invocation.raw_id, None) is not None
-        running = lane.running if lane.queue and lane.queue[0] is lane.running else None
+        running = _holder(lane)
         if is_aside and running is not None:
-            # It goes on behind what runs now, also for an owner that comes after us.
+            # It goes on behind what has begun, also for an owner that comes after us.
             accept_in_order(lane, running)
         lane.commit(resumption(lane, invocation, order.by, order.reason, is_aside=is_aside, running=running))
         invocation.attempts = 0
@@ -350,6 +352,15 @@ class Intake:
             lane.queue.insert(0 if running is None else 1, invocation)
         partition.release_hold(lane, invocation)
         answer(partition, request.invocation, entry, request.client, _RESUMED)
+
+
+def _holder(lane: Lane) -> Invocation | None:
+    """Return the first of a lane if it has begun: it runs, or waits for an attempt, its time or another object."""
+    first = lane.queue[0] if lane.queue else None
+    if first is None or first is lane.running:
+        return first
+    has_begun = first.standing is not None and first.standing.status in _BEGUN
+    return first if has_begun else None
 
 
 def find_handler(partition: Partition, name: str, *, is_inside: bool = False) -> Handler[Any, Any]:

@@ -11,7 +11,7 @@ import anyio
 import pytest
 import redis
 
-from keylane import Client, Fenced, ObjectContext, RetryPolicy, Runtime, StoreUnavailable, VirtualObject
+from keylane import Client, Fenced, ObjectContext, RetryableError, RetryPolicy, Runtime, StoreUnavailable, VirtualObject
 from keylane.journal import operations
 from keylane.journal.batch import Commit
 from keylane.journal.codec import pack, unpack
@@ -812,3 +812,33 @@ async def test_a_lane_keeps_its_order_in_the_store_whenever_what_is_in_it_is_tak
         assert await ward.kinds() == []
         gate.touch()
         assert await scheduled.result(timeout=10) == 1
+
+
+async def test_what_is_resumed_goes_on_behind_what_has_begun(ward: Ward, tmp_path: Path) -> None:
+    """An invocation between two attempts holds its lane: another one in the middle of it would see half of its work."""
+    gate = gate_of(tmp_path)
+    where: dict[str, Any] = {"store": ward.url, "namespace": ward.store.namespace, "durability": "server"}
+    made = VirtualObject("Job", owner=OWNER, partitions=1, on_paused="skip")
+
+    @made.handler(retry=RetryPolicy(first=timedelta(milliseconds=1), attempts=1))
+    async def park_once(ctx: ObjectContext) -> None:  # pyright: ignore[reportUnusedFunction]
+        raise ValueError("it never works")
+
+    @made.handler
+    async def retry(ctx: ObjectContext) -> str:  # pyright: ignore[reportUnusedFunction]
+        if not gate.exists():
+            raise RetryableError("not yet", retry_after=PAUSE_SECONDS)
+        return "went on"
+
+    async with Runtime([made], settings=settings(), **where) as runtime:
+        parked = await runtime.client.send("Job", KEY, "park_once")
+        await ward.is_paused(runtime, parked)
+        retrying = await runtime.client.send("Job", KEY, "retry")
+        raw_id = await ward.waits(retrying)
+        await runtime.client.resume(parked.id, reason="a test", by="a test")
+
+        assert await ward.redis("LRANGE", ward.space.lane(KEY), 0, -1) == [raw_id, parse_id(parked.id).raw]
+        assert await ward.kinds() == []
+        gate.touch()
+        await shift_clock(runtime, PASSED)
+        assert await retrying.result(timeout=10) == "went on"
