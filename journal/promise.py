@@ -74,8 +74,11 @@ def _strength(facts: ServerFacts) -> tuple[int, ...]:
 async def declare_durability(store: Store, durability: Durability) -> None:
     """Write into the namespace how many replicas its workers wait for, so that clients wait for as many.
 
+    What stands there already is not written again: a worker can begin also while the store's memory is full.
+
     Raises:
         StoreUnavailable: The store is away.
+        StoreFull: The store has no memory for another word than the one that stands there.
         WrongKeyType: A foreign key stands in its place.
     """
     word = f"{_REPLICATED}{durability.replicas}" if isinstance(durability, Replicated) else durability
@@ -83,7 +86,8 @@ async def declare_durability(store: Store, durability: Durability) -> None:
     (found,) = await store.together([("TYPE", key)])
     if found not in {b"none", b"string"}:
         raise WrongKeyType(key.decode())
-    await store.call("SET", key, word)
+    if found == b"none" or await store.call("GET", key) != word.encode():
+        await store.call("SET", key, word)
 
 
 async def read_replicas(store: Store) -> int:

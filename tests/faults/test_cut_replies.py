@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from keylane import Client, Runtime, Settings
-from keylane.journal import link, operations, writer
+from keylane.journal import committer, link, operations
 from keylane.journal.batch import Commit, Operation
 from keylane.journal.committer import Committer
 from keylane.journal.errors import WrongKeyType
@@ -36,6 +36,8 @@ PARTITIONS = 3
 #: A partition's time in milliseconds, as the store says it to an applied batch: `:1767225600000`.
 REPLY_BYTES = 16
 WRONG = "acme/wrong"
+#: The one that `every_commit` begins.
+HISTORY = "1-abcdef01"
 #: Of an entry in the inbox, which stays there.
 ENTRY_MS = 5
 
@@ -44,7 +46,7 @@ ENTRY_MS = 5
 def _back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of connections are cut: none is waited for longer than it takes."""
     monkeypatch.setattr(link, "RECONNECT_FIRST_SECONDS", 0.001)
-    monkeypatch.setattr(writer, "RESEND_FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(committer, "RESEND_FIRST_SECONDS", 0.001)
 
 
 @dataclass
@@ -73,7 +75,7 @@ class Written:
     @property
     def model(self) -> Model:
         """What the partition must hold: everything that was said to be applied, in that order."""
-        model = Model(self.space)
+        model = Model(self.space, history=self.writer.numbering.history)
         model.contents.streams[self.space.inbox] = [(ENTRY_MS, [b"m", b"request"])]
         for writes, now_ms, error in self.ended:
             if error is None:
@@ -86,7 +88,9 @@ async def take(store: Store, number: int) -> Written:
     acquired = await acquire(store, space, VACANT, partitions=16_384, worker="w", machine="m", patience_seconds=1)
     assert acquired is not None
     await store.call("XADD", space.inbox, ENTRY_MS, "m", "request")
-    return Written(space, store.writer(space, acquired.tenure))
+    partition_writer = store.writer(space, acquired.tenure)
+    partition_writer.numbering.history = HISTORY
+    return Written(space, partition_writer)
 
 
 async def in_flight(store: Store, proxy: Proxy, numbers: itertools.count[int]) -> list[Written]:

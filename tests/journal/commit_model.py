@@ -41,6 +41,7 @@ class Model:
 
     space: PartitionSpace
     contents: Contents = field(default_factory=Contents)
+    history: str = ""
     counted: dict[bytes, tuple[int, int]] = field(default_factory=dict[bytes, tuple[int, int]])
     was_taken_out: bool = False
 
@@ -64,15 +65,15 @@ class Model:
         if key in self.contents.streams or key in self.contents.hashes:
             self.contents.expiring.add(key)
 
-    def _h(self, key: bytes, name: bytes, value: bytes, *, now_ms: int) -> None:
+    def _h(self, key: bytes, name: bytes | str, value: bytes | str, *, now_ms: int) -> None:
         del now_ms
-        self.contents.hashes.setdefault(key, {})[name] = value
+        self.contents.hashes.setdefault(key, {})[_as_bytes(name)] = _as_bytes(value)
 
     def _x(self, key: bytes, message: bytes, *, now_ms: int) -> None:
         assigned, acknowledged = self.counted.get(key, (0, 0))
         self.contents.streams.setdefault(key, []).append((assigned + 1, [b"m", message]))
         self._count(key, assigned + 1, acknowledged, now_ms)
-        self._h(self.space.sent, b"history", b"", now_ms=now_ms)
+        self._h(self.space.sent, b"history", self.history, now_ms=now_ms)
 
     def _y(self, key: bytes, number: int, *, now_ms: int) -> None:
         assigned, acknowledged = self.counted.get(key, (0, 0))
@@ -226,3 +227,7 @@ async def read(store: Store, space: PartitionSpace) -> Contents:
 def pairs(flat: list[bytes]) -> dict[bytes, bytes]:
     """Return the pairs of a flat answer."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _as_bytes(word: bytes | str) -> bytes:
+    return word.encode() if isinstance(word, str) else word
