@@ -47,7 +47,7 @@ from ..journal.requests import Request, RequestKind
 from ..journal.transitions import advance
 from .invocation import Hold, Invocation
 from .lane import Lane
-from .large_values import USUAL_BYTES, kept, kept_delta, kept_for, large_values, let_go
+from .large_values import USUAL_BYTES, kept, kept_delta, kept_for, let_go, weigh
 from .partition import OwnershipLost
 
 if TYPE_CHECKING:
@@ -314,7 +314,10 @@ def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, de
     if invocation.client is not None:
         writes.append(operations.announce(invocation.client, raw_id, encoded))
     if invocation.caller is not None:
-        writes.append(reply(partition, invocation.caller, raw_id, encoded))
+        # Another partition has no way to what this object keeps, so a reply carries the whole output.
+        whole = encoded if is_usual else encode_outcome(outcome)
+        weigh(lane, whole)
+        writes.append(reply(partition, invocation.caller, raw_id, whole))
     if state is not None:
         writes.extend(lane.history_trim(state))
     lane.queue.pop(0)
@@ -336,8 +339,8 @@ def _kept_outcome(lane: Lane, outcome: Succeeded | Rejected) -> Succeeded | Reje
 
 def weigh_failure(lane: Lane, failure: Failure | None) -> None:
     """Note that the next commit carries the details of a failure."""
-    if failure is not None and failure.details is not None and len(failure.details) > USUAL_BYTES:
-        large_values(lane).weigh(len(failure.details))
+    if failure is not None and failure.details is not None:
+        weigh(lane, failure.details)
 
 
 def _finished(lane: Lane, invocation: Invocation, outcome: Outcome, now_ms: int, error: BaseException | None) -> None:

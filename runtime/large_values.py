@@ -130,6 +130,12 @@ def found_in(lane: Lane, values: Mapping[str, bytes], digests: Iterable[bytes]) 
     return LargeValues(lane, stored) if stored else None
 
 
+def weigh(lane: Lane, packed: bytes) -> None:
+    """Note that the next commit carries bytes that no value of the object stands for, where they are many."""
+    if len(packed) > USUAL_BYTES:
+        large_values(lane).weigh(len(packed))
+
+
 def kept(lane: Lane, packed: bytes) -> bytes:
     """Return what stands for a value in what the next commit of a lane writes."""
     if len(packed) <= USUAL_BYTES:

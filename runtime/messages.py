@@ -20,6 +20,7 @@ from ..objects.messaging import Sent
 from .commands import diverge
 from .endings import acceptance, record, state_change, take_out
 from .handle import value_of
+from .large_values import kept_delta, weigh
 from .orders import Order, order_of
 from .partition import OwnershipLost
 
@@ -77,6 +78,7 @@ class Messages:
         """Send a message, unless it was sent in the recorded run."""
         found = ctx.next_recorded()
         if found is None:
+            await self._steps.may_begin(ctx, lane, invocation)
             space = await self._space(order)
             index = ctx.take_index()
             raw_id = child_id(invocation.raw_id, index)
@@ -106,6 +108,7 @@ class Messages:
         if not is_recorded:
             self._check_path(lane, invocation, order)
         if found is None:
+            await self._steps.may_begin(ctx, lane, invocation)
             found = await self._begin_call(ctx, lane, invocation, order)
         elif isinstance(found, CallStarted) and is_recorded:
             ctx.take_index()
@@ -143,6 +146,7 @@ class Messages:
         found = ctx.next_recorded()
         partition = lane.partition
         if found is None:
+            await self._steps.may_begin(ctx, lane, invocation)
             found = TimerSet(ctx.take_index(), delay_ms, *ctx.carried())
             more = [operations.schedule(invocation.raw_id, delay_ms), operations.stand_still(lane.key_text)]
             await self._write(ctx, lane, invocation, found, more)
@@ -214,12 +218,13 @@ class Messages:
         was_accepted = invocation.accepted
         writes = acceptance(lane, invocation)
         record(invocation, fact)
-        delta = ctx.writes
+        delta = kept_delta(lane, ctx.writes)
         writes.append(operations.record(lane.partition.space, invocation.raw_id, fact))
         writes.extend(state_change(lane, invocation, delta))
         writes.extend(more)
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        lane.commit(writes, delta or None, partial(_written, invocation, fact, durable, was_accepted))
+        done = partial(_written, invocation, fact, durable, was_accepted)
+        lane.commit(writes, delta or None, done, takes_in=not was_accepted, about=invocation.raw_id)
         await self._steps.through(ctx, durable)
         ctx.pass_durable_point()
 
@@ -236,6 +241,7 @@ def _held(lane: Lane, invocation: Invocation) -> tuple[Held, ...]:
 
 
 def _post(lane: Lane, space: PartitionSpace, message: bytes) -> Operation:
+    weigh(lane, message)
     return operations.post(lane.partition.space, space.name, message)
 
 

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from ..journal import operations
 from ..journal.batch import Commit
-from ..journal.errors import Fenced, InternalError
+from ..journal.errors import Fenced, InternalError, StoreFull
 from ..journal.records import Accepted
 from .endings import claim_writes, refuse
+from .large_values import USUAL_BYTES
 from .partition import OwnershipLost
+from .turning_away import turn_away
 
 if TYPE_CHECKING:
     from .invocation import Invocation
@@ -37,7 +39,9 @@ def schedule(partition: Partition, key_text: str, invocation: Invocation, delay_
     if invocation.client is not None:
         writes.append(operations.announce(invocation.client, raw_id, None))
     partition.open[raw_id] = invocation
-    partition.writer.commit(Commit(writes, partial(_scheduled, partition, invocation, delay_ms)))
+    weight = 0 if invocation.payload is None else len(invocation.payload)
+    done = partial(_scheduled, partition, invocation, delay_ms)
+    partition.writer.commit(Commit(writes, done, takes_in=True, weight=weight if weight > USUAL_BYTES else 0))
 
 
 def _scheduled(
@@ -49,6 +53,9 @@ def _scheduled(
     claim = invocation.idempotency
     if claim is not None and partition.claims.get(claim.digest) is invocation:
         del partition.claims[claim.digest]
+    if isinstance(error, StoreFull):
+        turn_away(partition, invocation, error)
+        return
     if error is not None:
         failed = InternalError(f"the store refused to schedule this invocation: {error}")
         refuse(partition, invocation.raw_id, invocation.entry, invocation.client, failed)

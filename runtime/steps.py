@@ -115,8 +115,7 @@ class Steps:
                 ctx.check_current()
             else:
                 await self._settle(ctx, lane, invocation)
-            if lane.partition.memory.is_full:
-                await self._room(ctx, lane, invocation)
+            await self.may_begin(ctx, lane, invocation)
             settled = await self._try(ctx, lane, invocation, plan)
         if isinstance(settled, StepFailed):
             raise _error_of(settled)
@@ -149,6 +148,18 @@ class Steps:
         gate = lane.gate()
         if gate is not None:
             await self.through(ctx, gate)
+
+    async def may_begin(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation) -> None:
+        """Wait until the store has room for what a command records; one record too many parks the invocation.
+
+        Raises:
+            Suspended: It is parked, or this run is not the current one any more.
+        """
+        if lane.partition.memory.is_full:
+            await self._room(ctx, lane, invocation)
+        if has_too_many_records(invocation, self._records_max):
+            await pause(lane, invocation, PauseReason.TOO_MANY_RECORDS, why_too_many(invocation), None)
+            raise ctx.end(Suspended())
 
     async def _room(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation) -> None:
         """Wait until the store has room for what a step records; the slot serves others meanwhile."""
@@ -187,9 +198,6 @@ class Steps:
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
     ) -> StepCompleted | StepFailed:
         while True:
-            if has_too_many_records(invocation, self._records_max):
-                await pause(lane, invocation, PauseReason.TOO_MANY_RECORDS, why_too_many(invocation), None)
-                raise ctx.end(Suspended())
             attempt = 1 + (invocation.standing.step_attempts if invocation.standing else 0)
             try:
                 packed = await self._attempt(plan)
@@ -201,6 +209,7 @@ class Steps:
                 if plan.retry.is_spent(attempt):
                     return await self._exhausted(ctx, lane, invocation, plan, attempt, error)
                 await self._wait(ctx, lane, invocation, plan, attempt, error)
+                await self.may_begin(ctx, lane, invocation)
             else:
                 reads, notes = ctx.carried()
                 result = kept_for(lane, invocation, packed)

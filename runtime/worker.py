@@ -88,7 +88,9 @@ class Worker:
         self._errands = Errands()
         self._timers = Timers(store)
         self._waits = Waits(self._timers, settings.waiting_residency_seconds)
-        self._outbox = Outbox(store, self.lost_messages)
+        # What a receiver's store may lose after it has confirmed it is kept for as long as a loss may reach back.
+        keep_ms = int(settings.doubt_seconds * 1000) if restart_may_lose else 0
+        self._outbox = Outbox(store, self.lost_messages, keep_ms)
         self._residency = Residency(settings.resident_lanes)
         self._retention = Retention(store, self._partitions, sweep_seconds=settings.sweep_seconds)
         self._loading = Loading(store, self._errands, self._timers, self.ready)

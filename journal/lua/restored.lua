@@ -17,7 +17,8 @@ local function restored(keys, argv)
   local now = partition_time(held[3], held[4])
   local since = tonumber(argv[1]) + (tonumber(held[4]) or 0)
   local from, till = hull(held[5], held[6], since, now + tonumber(argv[2]))
-  local history = new_history(held[2], argv[3])
+  -- Named after the tenure that begins it: one of the very first epoch tells that no history was before it.
+  local history = new_history((tonumber(held[2]) or 0) + 1, argv[3])
   redis.call('HSET', owner, 'released', '1', 'history', history, 'doubt', 'restored:' .. held[2],
     'doubt_from', int(from), 'doubt_until', int(till))
   redis.call('HDEL', owner, 'token')
