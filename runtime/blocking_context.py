@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.from_thread
 
 from ..objects.context import BlockingObjectContext, BlockingSharedContext
-from .context import lacking
+from .reading_context import lacking
 
 if TYPE_CHECKING:
     import logging
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from ..journal.key import Key
     from ..objects.messaging import Sent
-    from .context import ExclusiveContext, ReadingContext
+    from .context import ExclusiveContext
+    from .reading_context import ReadingContext
 
 
 class BlockingReadingContext(BlockingSharedContext):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
-import traceback
 from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,12 +9,8 @@ from typing import TYPE_CHECKING
 from ..journal import codec, operations
 from ..journal.batch import Commit, CommitDone, Operation
 from ..journal.errors import (
-    Deadlock,
     Fenced,
-    InvocationFailed,
     KeylaneError,
-    StepFailed,
-    TerminalError,
     code_of,
     fields_of,
 )
@@ -45,6 +39,7 @@ from ..journal.records import (
 )
 from ..journal.requests import Request, RequestKind
 from ..journal.transitions import advance
+from .failures import failure_of
 from .invocation import Hold, Invocation
 from .lane import Lane
 from .large_values import USUAL_BYTES, kept, kept_delta, kept_for, let_go, weigh
@@ -54,10 +49,6 @@ if TYPE_CHECKING:
     from ..objects.virtual_object import VirtualObject
     from .partition import Partition
 
-TRACEBACK_LIMIT_CHARACTERS = 1500
-#: What is longer of an error is cut: each failed attempt is recorded with its error.
-MESSAGE_LIMIT_CHARACTERS = 10_000
-DETAILS_LIMIT_BYTES = 1_048_576
 #: How long the answer to a request that leaves no history is kept when it is given while the store's memory is full.
 FULL_RETENTION_MS = 30_000
 #: How many invocations of a lane one commit takes in.
@@ -68,77 +59,6 @@ DAY_MS = 86_400_000
 
 def _nothing(now_ms: int, error: BaseException | None) -> None:
     del now_ms, error
-
-
-def failure_of(error: BaseException, details_limit_bytes: int = DETAILS_LIMIT_BYTES) -> Failure:
-    """Return an exception as it is written down; details that are larger than a value may be are left out."""
-    text = "".join(traceback.format_exception(error))
-    details = _details(error)
-    return Failure(
-        type_name=f"{type(error).__module__}.{type(error).__qualname__}",
-        message=_message(error),
-        code=_code(error),
-        details=None if details is None else _packed_details(details, details_limit_bytes),
-        traceback=text[-TRACEBACK_LIMIT_CHARACTERS:],
-    )
-
-
-def _message(error: BaseException) -> str:
-    text = error.message if isinstance(error, KeylaneError) else _spelled(error)
-    left_out = len(text) - MESSAGE_LIMIT_CHARACTERS
-    return text if left_out <= 0 else f"{text[:MESSAGE_LIMIT_CHARACTERS]}… ({left_out} more characters)"
-
-
-def _spelled(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001, the text is user code
-        return "its text can't be made"
-
-
-def _details(error: BaseException) -> object:
-    match error:
-        case StepFailed():
-            return {"name": error.name, "attempts": error.attempts, "error": error.error}
-        case Deadlock():
-            return {"path": list(error.path)}
-        case TerminalError() | InvocationFailed():
-            return error.details
-        case KeylaneError():
-            return fields_of(error)
-        case _:
-            return None
-
-
-def _code(error: BaseException) -> str:
-    match error:
-        case TerminalError() | InvocationFailed():
-            return error.code
-        case KeylaneError():
-            return code_of(error)
-        case _:
-            return "error"
-
-
-def _packed_details(details: object, limit_bytes: int) -> bytes:
-    # The details of an error must never keep it from being recorded.
-    try:
-        packed = codec.pack(details)
-    except codec.NotEncodable:
-        packed = codec.pack(reprlib.repr(details))
-    if len(packed) > limit_bytes:
-        return codec.pack(f"details of {len(packed):,} bytes were left out, the limit is {limit_bytes:,}")
-    return packed
-
-
-def terminal_error(failure: Failure) -> TerminalError:
-    """Return the error that a recorded failure stands for, the same at each replay."""
-    details = None if failure.details is None else codec.unpack(failure.details)
-    match failure.code, details:
-        case StepFailed.code, {"name": str() as name, "attempts": int() as attempts, "error": str() as error}:
-            return StepFailed(name, attempts, error)
-        case _:
-            return TerminalError(failure.message, code=failure.code, details=details)
 
 
 def record(invocation: Invocation, fact: Record) -> None:

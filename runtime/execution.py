@@ -30,7 +30,8 @@ from ..journal.transitions import Status
 from .blocking_context import BlockingExclusiveContext
 from .bounds import check_unpacked, has_too_many_records, why_too_many
 from .context import ExclusiveContext
-from .endings import failure_of, finish, pause, refuse, retry_later, skips
+from .endings import finish, pause, refuse, retry_later, skips
+from .failures import failure_of
 from .invocation import Hold, Invocation
 from .lane import Lane
 from .large_reads import whole

@@ -10,7 +10,8 @@ import anyio
 from ..journal.blobs import digest_in, is_reference, read_blob
 from ..journal.errors import StoreError, StoreUnavailable, Suspended
 from ..journal.records import PauseReason
-from .endings import failure_of, pause
+from .endings import pause
+from .failures import failure_of
 from .large_values import note
 
 if TYPE_CHECKING:

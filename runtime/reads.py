@@ -30,10 +30,11 @@ from ..journal.lane_reading import read_state
 from ..journal.outcomes import Outcome, Refused, Rejected, Succeeded, encode_outcome
 from .blocking_context import BlockingReadingContext
 from .bounds import check_unpacked
-from .context import ReadingContext
-from .endings import answer, failure_of
+from .endings import answer
+from .failures import failure_of
 from .own_context import in_own_context
 from .partition import Partition, Phase
+from .reading_context import ReadingContext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

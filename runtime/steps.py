@@ -29,16 +29,8 @@ from ..journal.errors import (
 from ..journal.records import PauseReason, Record, StepAttemptFailed, StepCompleted, StepFailed
 from .bounds import SHORT_NAME, check_name, check_unpacked, has_too_many_records, why_too_many
 from .commands import diverge
-from .endings import (
-    accept_in_order,
-    acceptance,
-    failure_of,
-    pause,
-    record,
-    state_change,
-    terminal_error,
-    weigh_failure,
-)
+from .endings import accept_in_order, acceptance, pause, record, state_change, weigh_failure
+from .failures import failure_of, terminal_error
 from .large_reads import whole
 from .large_values import kept_delta, kept_for
 from .partition import Phase
