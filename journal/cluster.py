@@ -172,12 +172,7 @@ class Cluster:
     async def call(self, *words: Any) -> Any:
         """Send a command to the node that has its key, waiting for a node that has it, and wait for the reply."""
         key = key_of(words)
-        deadline = time.monotonic() + self._parts.answer_timeout_seconds
-        while (node := self.at(key)) is None or not node.calls.is_up:
-            self.want_map()
-            if time.monotonic() > deadline:
-                raise StoreUnavailable(str(self._address), self._why_not(node))
-            await anyio.sleep(LOOK_AGAIN_SECONDS)
+        await self.reach(key)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def done(reply: Any) -> None:
@@ -190,6 +185,16 @@ class Cluster:
 
         Sending(self, words, done, key).send()
         return await future
+
+    async def reach(self, key: bytes | None) -> Node:
+        """Wait until the node for a key is connected, and return it."""
+        deadline = time.monotonic() + self._parts.answer_timeout_seconds
+        while (node := self.at(key)) is None or not node.calls.is_up:
+            self.want_map()
+            if time.monotonic() > deadline:
+                raise StoreUnavailable(str(self._address), self._why_not(node))
+            await anyio.sleep(LOOK_AGAIN_SECONDS)
+        return node
 
     def at(self, key: bytes | None) -> Node | None:
         """Return the node for a key, or one that is connected for a command without."""

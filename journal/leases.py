@@ -15,6 +15,7 @@ from .doubt import DoubtSpan, Remembered, Verdict
 from .errors import InternalError, SchemaMismatch, StoreError, StoreUnavailable, WrongKeyType
 from .keyspace import PartitionSpace, registry_key
 from .renewals import Leases, NotRenewed, Renewal, Renewed, SentinelLeases, SyncLeases, TenureLost
+from .server_identity import ServerIdentity
 from .store import Refusal, Store, is_missing_function, refusal
 from .tenure import (
     VACANT,
@@ -91,7 +92,8 @@ async def acquire(
     epoch = "" if seen.epoch is None else seen.epoch
     known = ("", b"", 0) if remembered is None else (remembered.epoch, remembered.token, remembered.batch)
     loss = (int(restart_may_lose), int(reach_seconds * 1000), *known)
-    args = (partitions, epoch, seen.lease, token, worker, machine, *_server(store, space), *loss)
+    server = await store.identity_of(space)
+    args = (partitions, epoch, seen.lease, token, worker, machine, *_told(server), *loss)
     # The lease counts from before the first time that these words were sent: any of them may be the one that counted.
     sent_at = lease_clock()
     while True:
@@ -101,19 +103,29 @@ async def acquire(
             await store.settle(space)
             break
         except StoreUnavailable:
-            if lease_clock() - sent_at > patience_seconds:
+            if lease_clock() - sent_at > patience_seconds or not await _is_on(store, space, server):
                 raise
             await anyio.sleep(ASK_AGAIN_SECONDS)
         except Refusal as refused:
             if refused.code == "MOVED_ON":
                 return None
             raise _named(refused, space) from refused
-    return _acquired(answer, token, sent_at)
+    acquired = _acquired(answer, token, sent_at)
+    if not await _is_on(store, space, server):
+        # It was compared with, and has noted, a server that is not the one which has the partition: once more.
+        await release(store, space, acquired.tenure)
+        return None
+    return acquired
 
 
-def _server(store: Store, space: PartitionSpace) -> tuple[str, str, int]:
+async def _is_on(store: Store, space: PartitionSpace, server: ServerIdentity | None) -> bool:
+    """Return whether a partition is still on the server that it was on."""
+    present = await store.identity_of(space)
+    return present is server or (present is not None and server is not None and present.is_same(server))
+
+
+def _told(identity: ServerIdentity | None) -> tuple[str, str, int]:
     """Return what the function is told of the server that has a partition."""
-    identity = store.identity_of(space).identity
     return ("", "", 0) if identity is None else (str(identity), identity.former_replication_id, identity.started_ms)
 
 

@@ -26,7 +26,7 @@ from .node import Node
 from .observer import NoObserver, Observer
 from .refusals import Refusal, is_missing_function, refusal, store_error
 from .sentinel import SentinelConnection
-from .server_identity import IdentityWatch
+from .server_identity import ServerIdentity
 from .subscription import Listening
 from .topology import OneServer, Parts, Topology
 from .urls import (
@@ -150,9 +150,13 @@ class Store:
         except StoreUnavailable:
             return self._unknown_memory
 
-    def identity_of(self, space: PartitionSpace) -> IdentityWatch:
-        """Return what is known of the identity of the server that holds a partition."""
-        return self.topology.node_of(space.owner).identity
+    async def identity_of(self, space: PartitionSpace) -> ServerIdentity | None:
+        """Return which server holds a partition, once that is connected; None where it does not say who it is.
+
+        Raises:
+            StoreUnavailable: No server that holds it could be reached.
+        """
+        return (await self.topology.reach(space.owner)).identity.identity
 
     @property
     def memories(self) -> Sequence[MemoryWatch]:
@@ -383,7 +387,9 @@ class Store:
 
     async def _on_connect(self, node: Node, connection: Connection) -> None:
         """See who answers, and load the library where it is lacking, before anything else is sent over a connection."""
-        if await node.identity.greet(partial(ask, connection)):
+        # A node of a cluster that was not there before has taken slots from another one.
+        is_new = node.identity.identity is None
+        if await node.identity.greet(partial(ask, connection)) or is_new:
             for listener in self._server_listeners:
                 listener()
         if await ask(connection, "FUNCTION", "LIST", "LIBRARYNAME", self.library.name):

@@ -110,6 +110,14 @@ class Topology(Routes, Protocol):
         """Return what sends these commands: those without a key go where the first one with a key goes."""
         ...
 
+    async def reach(self, key: bytes) -> Node:
+        """Wait until the node that has a key is connected, and return it.
+
+        Raises:
+            StoreUnavailable: None did so in time.
+        """
+        ...
+
     async def call(self, *words: Any) -> Any:
         """Send a command to the node that has its key, and wait for the reply.
 
@@ -154,6 +162,12 @@ class OneServer:
     def node_of(self, key: bytes) -> Node:
         """Return the only node."""
         del key
+        return self._node
+
+    async def reach(self, key: bytes) -> Node:
+        """Wait until the only node is connected."""
+        del key
+        await self._node.calls.wait_up(self._parts.answer_timeout_seconds)
         return self._node
 
     def committer_of(self, space: PartitionSpace) -> Committer:

@@ -91,6 +91,7 @@ class PartitionWriter:
         #: Told of the messages of each batch once they are durable; must not raise.
         self.on_posted: Callable[[list[Posted]], None] | None = None
         self._committer = committer
+        self._home = committer
 
     def commit(self, commit: Commit) -> None:
         """Queue a commit; it goes out with the others of this turn."""
@@ -102,8 +103,8 @@ class PartitionWriter:
 
     @property
     def server(self) -> ServerIdentity | None:
-        """The server that has the partition, as far as it has said who it is."""
-        return self._committer.identity.identity
+        """The server that has the partition, as far as it has said who it is; not yet one that its slot is going to."""
+        return self._home.identity.identity
 
     @property
     def is_idle(self) -> bool:
@@ -146,7 +147,9 @@ class PartitionWriter:
             self._committer.wake(self)
 
     def _find_committer(self) -> None:
-        found = self.detour or self._committer.routes.committer_of(self.space)
+        found = self.detour
+        if found is None:
+            found = self._home = self._committer.routes.committer_of(self.space)
         self.is_asking, self.detour = self.detour is not None, None
         if found is not self._committer:
             self._committer.forget(self)

@@ -132,6 +132,11 @@ class StoreServer:
             self._process = None
             self.socket.unlink(missing_ok=True)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not killed."""
+        return self._process is not None
+
     def stop(self) -> None:
         """SIGSTOP it: connections stay open and nothing is answered."""
         self._signal(signal.SIGSTOP)

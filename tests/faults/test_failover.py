@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter as Multiset
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from typing import Literal
@@ -11,7 +13,7 @@ import anyio.to_thread
 import pytest
 import redis
 
-from keylane import Client, Replicated, Runtime, Settings, StoreUnavailable
+from keylane import CallTimeout, Client, Replicated, Runtime, Settings, StoreUnavailable
 from keylane.journal.key import partition_of
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.refusals import SLOT_IS_MOVING
@@ -21,6 +23,7 @@ from tests.objects_catalogue import app
 from .adding import Adding, adding
 from .harness import eventually, eventually_aside
 from .topologies import SERVICE, ClusterServers, NetworkServer, SentinelServers
+from .worker_process import WorkerProcess
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_server]
 
@@ -98,11 +101,21 @@ def servers(request: pytest.FixtureRequest) -> Servers:
     return request.getfixturevalue("cluster" if request.param == "cluster" else "watched")
 
 
-async def fail_over(servers: Servers, namespace: str, loads: list[Adding]) -> None:
-    """Kill the primary of the first counter, and bring it back as a replica."""
-    victim = servers.primary_of(space_of(loads[0].keys[0], namespace).owner)
+def victim_of(servers: Servers, namespace: str, loads: list[Adding]) -> NetworkServer:
+    """Return the primary of the first counter."""
+    return servers.primary_of(space_of(loads[0].keys[0], namespace).owner)
+
+
+def of_victim(servers: Servers, victim: NetworkServer, namespace: str, load: Adding) -> list[str]:
+    """Return the counters that lie on a primary."""
+    return [key for key in load.keys if servers.primary_of(space_of(key, namespace).owner) is victim]
+
+
+async def replace(victim: NetworkServer, servers: Servers, loads: list[Adding]) -> None:
+    """Kill a primary, and bring it back as a replica of the one that was its own."""
     victim.kill()
     await promoted(victim, servers)
+    servers.heal_replication()
     await came_back(victim, servers)
     for load in loads:
         await load.goes_on()
@@ -114,25 +127,137 @@ async def read_all(servers: Servers, namespace: str, loads: list[Adding]) -> lis
         return [await load.values(runtime.client) for load in loads]
 
 
-async def test_nothing_acknowledged_is_lost_when_a_replica_has_to_have_it(servers: Servers, namespace: str) -> None:
-    """With `Replicated(1)`, what was acknowledged before the primary was killed is there once its replica has risen."""
-    async with loaded(servers, namespace, Replicated(1)) as (_, _, loads):
-        await fail_over(servers, namespace, loads)
+@pytest.mark.parametrize("is_behind", [False, True], ids=["up to date", "cut off before"])
+async def test_nothing_acknowledged_is_lost_when_a_replica_has_to_have_it(
+    servers: Servers, namespace: str, *, is_behind: bool
+) -> None:
+    """With `Replicated(1)`, what was acknowledged before the primary was killed is there once its replica has risen.
+
+    What the replica did not get any more was told to nobody.
+    """
+    async with loaded(servers, namespace, Replicated(1)) as (runtime, _, loads):
+        victim = victim_of(servers, namespace, loads)
+        if is_behind:
+            await anyio.to_thread.run_sync(servers.cut_replication, victim)
+            space = space_of(loads[0].keys[0], namespace)
+            await eventually(lambda: runtime.client.store.why_waiting(space), "it waits for a replica")
+        await replace(victim, servers, loads)
 
     for load, values in zip(loads, await read_all(servers, namespace, loads), strict=True):
         assert load.lost_or_doubled(values) == {}, said(loads)
         assert load.troubles.keys() <= {"store-unavailable", "call-timeout"}
 
 
-async def test_everything_goes_on_after_a_failover_that_may_have_lost_a_tail(servers: Servers, namespace: str) -> None:
-    """Without waiting for replicas a tail may be gone; no counter stands still, none has more than was asked for."""
-    async with loaded(servers, namespace, "fsync") as (_, _, loads):
-        await fail_over(servers, namespace, loads)
+async def test_a_tail_that_a_failover_has_lost_is_noticed_and_nothing_is_served_from_it(
+    servers: Servers, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Under load and with living owners: each partition of that primary begins anew from what the replica has."""
+    caplog.set_level(logging.ERROR, "keylane.ownership")
+    async with loaded(servers, namespace, "fsync") as (runtime, _, loads):
+        victim = victim_of(servers, namespace, loads)
+        hurt = {key for load in loads for key in of_victim(servers, victim, namespace, load)}
+        histories = {each.space: each.history for each in runtime.worker.partitions}
+        await anyio.to_thread.run_sync(servers.cut_replication, victim)
+        for load in loads:
+            await load.goes_on()
+        await replace(victim, servers, loads)
+        changed = {each.space for each in runtime.worker.partitions if each.history != histories[each.space]}
 
-    for load, values in zip(loads, await read_all(servers, namespace, loads), strict=True):
-        lost = {key: len(load.acknowledged[key]) - values[key] for key in load.keys}
-        # How a lost tail is noticed and told of is another matter; here no more may be there than was acknowledged.
-        assert all(count >= 0 for count in lost.values()), f"{lost} {said(loads)}"
+    values = {key: value for each in await read_all(servers, namespace, loads) for key, value in each.items()}
+    told = {key: numbers for load in loads for key, numbers in load.acknowledged.items()}
+    assert {key for key in told if len(told[key]) > values[key]} == hurt, said(loads)
+    for key, numbers in told.items():
+        assert contradiction_of(numbers, values[key]) is None, f"{key}: {said(loads)}"
+    spaces = {space_of(key, namespace) for key in hurt}
+    assert spaces <= changed
+    losses = {str(space): servers.ask("HGET", space.owner, "losses") for space in spaces}
+    print([{str(space): server.ask("HGETALL", space.owner) for space in spaces} for server in servers.servers])
+    assert losses == dict.fromkeys(losses, b"1")
+    for space in spaces:
+        assert f"{space}: the store has lost the end of this history" in caplog.text
+    for space in {space_of(key, namespace) for key in told} - spaces:
+        assert servers.ask("HGET", space.owner, "losses") is None
+
+
+def contradiction_of(told: list[int], value: int) -> str | None:
+    """Return what contradicts that a counter went up to some number, fell back to a lower one, and went up from there.
+
+    Args:
+        told: What each acknowledged call was told.
+        value: What the counter is at in the end.
+    """
+    counts = Multiset(told)
+    top = max(counts)
+    twice = sorted(number for number, count in counts.items() if count > 1)
+    if sorted(counts) != list(range(1, top + 1)) or max(counts.values()) > 2:
+        return f"{sorted(told)} has gaps, or the same more than twice"
+    if twice and twice != list(range(twice[0], twice[-1] + 1)):
+        return f"{twice} were told twice, which is no stretch that was lost"
+    if value != top and twice[-1:] != [value]:
+        return f"it is at {value}, after {sorted(told)}"
+    return None
+
+
+async def test_the_first_answer_after_a_lost_tail_is_what_the_replica_has(
+    servers: Servers, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The owner has more in memory, and the caller has been told of it; neither counts any more."""
+    caplog.set_level(logging.ERROR, "keylane.ownership")
+    await settled(servers)
+    space = space_of(KEYS[0], namespace)
+    async with Runtime(app, store=servers.url, namespace=namespace, settings=SETTINGS) as runtime:
+        for value in (1, 2):
+            assert await runtime.client.call("Counter", KEYS[0], "add", 1, timeout=10) == value
+        victim = servers.primary_of(space.owner)
+        await eventually(lambda: victim.ask("WAIT", 1, 100) == 1, "the replica has it")
+        servers.cut_replication(victim)
+        assert await runtime.client.call("Counter", KEYS[0], "add", 1, timeout=10) == 3
+        victim.kill()
+        await promoted(victim, servers)
+
+        assert await answer(runtime.client, "add", 10) == 12
+        assert await answer(runtime.client, "get") == 2 + 10
+        told = await runtime.client.inspect("Counter", KEYS[0])
+        servers.heal_replication()
+        await came_back(victim, servers)
+
+    assert (told.owner.doubt_why, told.owner.losses) == ("lost", 1)
+    assert f"{space}: the store has lost the end of this history" in caplog.text
+
+
+async def test_a_tail_that_was_lost_with_its_owner_is_suspected(servers: Servers, namespace: str) -> None:
+    """Nobody is left who could compare: the next owner sees that a replica was promoted, and works in doubt."""
+    await settled(servers)
+    space = space_of(KEYS[0], namespace)
+    victim = servers.primary_of(space.owner)
+    with WorkerProcess(servers.url, namespace, settings={"partitions": SETTINGS.partitions}) as worker:
+        await worker.ready()
+        async with Client(servers.url, namespace=namespace) as client:
+            assert await client.call("Counter", KEYS[0], "add", 1, timeout=10) == 1
+            await eventually(lambda: victim.ask("WAIT", 1, 100) == 1, "the replica has it")
+            servers.cut_replication(victim)
+            assert await client.call("Counter", KEYS[0], "add", 1, timeout=10) == 2
+        worker.kill()
+    victim.kill()
+    await promoted(victim, servers)
+
+    async with Runtime(app, store=servers.url, namespace=namespace, settings=SETTINGS) as runtime:
+        assert await answer(runtime.client, "get") == 1
+        told = await runtime.client.inspect("Counter", KEYS[0])
+        servers.heal_replication()
+        await came_back(victim, servers)
+
+    assert (told.owner.doubt_why, told.owner.losses) == ("doubt", 0)
+
+
+async def answer(client: Client, handler: str, *arguments: int) -> int:
+    """Call the first counter until it answers, under one id."""
+    while True:
+        try:
+            key = None if handler == "get" else "once"
+            return await client.call("Counter", KEYS[0], handler, *arguments, idempotency_key=key, timeout=5)
+        except (CallTimeout, StoreUnavailable):
+            await anyio.sleep(0.05)
 
 
 async def test_partitions_of_other_nodes_do_not_notice_a_failover(cluster: ClusterServers, namespace: str) -> None:

@@ -94,6 +94,12 @@ class NetworkServer(StoreServer):
         return bool(role == b"slave" and facts[2] == b"connected")
 
     @property
+    def primary_port(self) -> int | None:
+        """The port of the primary whose replica it is, None for a primary."""
+        role, *facts = self.ask("ROLE")
+        return int(facts[1]) if role == b"slave" else None
+
+    @property
     def replicas(self) -> int:
         """How many replicas it sends its writes to, having sent them everything before."""
         return len(re.findall(rb"state=online", self.ask("INFO", "replication")))
@@ -132,6 +138,25 @@ class _Several:
     def primary_of(self, key: bytes) -> NetworkServer:
         """Return the server that takes writes to a key."""
         raise NotImplementedError
+
+    @property
+    def primaries(self) -> list[NetworkServer]:
+        """The servers that take writes."""
+        return [server for server in self.servers if server.is_primary]
+
+    def cut_replication(self, primary: NetworkServer) -> None:
+        """Have nothing more of a primary reach its replica: what is written from here on is lost with the primary."""
+        [replica] = [server for server in self.servers if server.primary_port == primary.port]
+        # A server that wants no password refuses one, so the replica does not get any further than that.
+        replica.ask("CONFIG", "SET", "masterauth", "refused")
+        primary.ask("CLIENT", "KILL", "TYPE", "replica")
+        wait_for(lambda: primary.replicas == 0 and not replica.follows, "the replica is cut off")
+
+    def heal_replication(self) -> None:
+        """Let every replica follow again."""
+        for server in self.servers:
+            if server.is_running:
+                server.ask("CONFIG", "SET", "masterauth", "")
 
     def ask(self, *words: Any) -> Any:
         """Send one command to the server that has its key, past the code under test."""

@@ -118,7 +118,8 @@ async def test_other_namespaces_and_foreign_keys_are_left_alone(
 
     assert [await left_ms(store, key) for key in theirs] == [about(2 * HOUR_MS)] * len(theirs)
     assert await store.call("GET", neighbour.owner) == b"0"
-    await store.call("DEL", neighbour.owner, *theirs)
+    for key in (neighbour.owner, *theirs):
+        await store.call("DEL", key)
 
 
 async def test_a_namespace_that_looks_like_a_pattern_is_taken_as_it_is(each_store_url: str, namespace: str) -> None:

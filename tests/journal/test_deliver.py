@@ -187,6 +187,7 @@ async def test_sources_are_counted_by_themselves(store: Store) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.one_server
 async def test_one_hint_tells_of_a_whole_delivery(store: Store) -> None:
     """The owner reads once; a delivery without anything new is no news."""
     space = store.space("Stock", 0)

@@ -9,6 +9,7 @@ import pytest
 
 from keylane.journal.doubt import DoubtSpan, Remembered, Verdict
 from keylane.journal.leases import acquire, observe, release
+from keylane.journal.node import Node
 from keylane.journal.restored import declare_restored, missing
 from keylane.journal.server_identity import IdentityWatch, ServerIdentity, identity_of
 from keylane.journal.tenure import Acquired, Observation
@@ -27,8 +28,13 @@ PROMOTED = ServerIdentity("e" * 16, "f" * 16, FIRST.replication_id, STARTED_MS)
 @pytest.fixture
 async def store(each_store_url: str, namespace: str) -> AsyncIterator[WiredStore]:
     async with opened(each_store_url, namespace) as store:
-        store.nodes[0].identity.identity = FIRST
+        node_of(store).identity.identity = FIRST
         yield store
+
+
+def node_of(store: WiredStore) -> Node:
+    """Return the node that has the partition of these tests."""
+    return store.topology.node_of(store.space("Order", 0).owner)
 
 
 async def take(
@@ -86,7 +92,7 @@ async def test_a_history_of_somebody_else_is_in_doubt_when_the_server_may_know_l
     owner.append("word")
     await owner.answered()
     last_ms = await owner.field("time")
-    store.nodes[0].identity.identity = identity
+    node_of(store).identity.identity = identity
     _, second = await take(store, may_lose=may_lose)
 
     assert second.verdict is verdict
@@ -106,7 +112,7 @@ async def test_a_history_that_is_as_long_as_its_owner_knows_goes_on(store: Wired
     owner, first = await take(store, may_lose=may_lose)
     owner.append("word")
     await owner.answered()
-    store.nodes[0].identity.identity = RESTARTED
+    node_of(store).identity.identity = RESTARTED
     _, second = await take(store, may_lose=may_lose, remembered=memory_of(owner))
 
     assert (second.verdict, second.doubt, second.history) == (Verdict.WHOLE, None, first.history)
@@ -172,7 +178,7 @@ async def test_doubts_add_up(store: WiredStore) -> None:
     """A second loss does not make the first one forgotten: work of that time may be open still."""
     owner, _ = await take(store)
     await store.call("HSET", owner.space.owner, "doubt_from", 1_000, "doubt_until", 2_000)
-    store.nodes[0].identity.identity = PROMOTED
+    node_of(store).identity.identity = PROMOTED
     _, second = await take(store)
 
     assert second.doubt is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from keylane.journal.lane_reading import (
 from keylane.journal.records import Accepted, Record, StepCompleted, encode
 from keylane.journal.snapshots import FIRST_READ_ENTRIES, ObjectState, encode_values
 from keylane.journal.store import Store
+from keylane.journal.topology import Submit
 from tests.faults.harness import StoreServer, eventually
 from tests.plain import plain
 
@@ -84,13 +85,18 @@ def space(store: Store) -> PartitionSpace:
 @pytest.fixture
 def reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> Reads:
     sent: list[tuple[Any, ...]] = []
-    submit = store.topology.submit
+    submit_beside = store.topology.submit_beside
 
-    def note(words: tuple[Any, ...], done: Any) -> None:
-        sent.append(words)
-        submit(words, done)
+    def noting(commands: Sequence[tuple[Any, ...]]) -> Submit:
+        submit = submit_beside(commands)
 
-    monkeypatch.setattr(store.topology, "submit", note)
+        def note(words: tuple[Any, ...], done: Any) -> None:
+            sent.append(words)
+            submit(words, done)
+
+        return note
+
+    monkeypatch.setattr(store.topology, "submit_beside", noting)
     return Reads(store, sent)
 
 

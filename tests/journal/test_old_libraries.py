@@ -12,6 +12,7 @@ from keylane.journal.old_libraries import LIBRARIES_KEY, UNUSED_MS, tend_librari
 from keylane.journal.store import Store
 from keylane.runtime import ownership
 from tests.faults.harness import StoreServer, eventually
+from tests.faults.topologies import ClusterServers
 
 pytestmark = pytest.mark.anyio
 
@@ -78,6 +79,25 @@ async def test_what_live_workers_announce_counts_as_used(server: StoreServer, na
         assert await tend_libraries(store, {store.library.name, OLD}) == []
 
         assert OLD in loaded(server)
+
+
+@pytest.mark.one_server
+async def test_every_node_of_a_cluster_is_looked_after(namespace: str) -> None:
+    """An old library may be on any of them, and goes from each; when it was used lies in one key for all."""
+    with ClusterServers(replicas=0) as servers:
+        async with Store(servers.url, namespace=namespace) as store:
+            holder = servers.primary_of(LIBRARIES_KEY)
+            others = [server for server in servers.primaries if server is not holder]
+            for server in others:
+                load(server, OLDER)
+            load(others[0], OLD)
+            servers.ask("HSET", LIBRARIES_KEY, OLDER, now_ms(holder) - 2 * UNUSED_MS)
+
+            assert await tend_libraries(store, {store.library.name}) == [OLDER]
+
+            assert [loaded(server) for server in servers.servers].count({store.library.name}) == 2
+            assert loaded(others[0]) == {store.library.name, OLD}
+            assert set(servers.ask("HKEYS", LIBRARIES_KEY)) == {store.library.name.encode(), OLD.encode()}
 
 
 async def test_workers_do_it(server: StoreServer, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,7 @@ def test_every_function_that_writes_is_among_them() -> None:
     assert writing == {*CALLS, *AGAIN}
 
 
+@pytest.mark.one_server
 async def test_no_connection_sends_anything_again_by_itself(store: WiredStore) -> None:
     """Neither that of the loop nor that of the lease's thread."""
     connection: Any = store.new_connection()

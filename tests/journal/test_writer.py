@@ -334,6 +334,7 @@ async def test_batches_are_bounded_by_their_bytes_too(
     assert await owner.words() == [str(number) for number in range(len(weights))]
 
 
+@pytest.mark.one_server
 async def test_commits_of_one_turn_go_out_in_one_write(wired: WiredStore) -> None:
     """Those of one partition in one batch, those of all partitions in one write."""
     owners = [await took(wired, number) for number in range(8)]
