@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
+import anyio
 import redis.exceptions
 
 from .errors import WrongKeyType
@@ -12,6 +14,9 @@ from .safety import Durability, Replicated, ServerFacts, check, promise, read_fa
 from .store import Store
 from .urls import ClusterAddress, Kind, SentinelAddress
 
+#: How long a cluster may take to tell which of its nodes have taken the place of others.
+MAP_SECONDS = 5.0
+LOOK_AGAIN_SECONDS = 0.1
 _REPLICATED = "replicated:"
 
 
@@ -29,10 +34,20 @@ def kind_of(store: Store) -> Kind:
 async def read_all_facts(store: Store) -> tuple[ServerFacts, ...]:
     """Ask every server of a store that takes writes.
 
+    A node of a cluster that turns out to be a replica was one that took writes until a moment ago: the map is read
+    anew, and what it says is given a while.
+
     Raises:
         StoreUnavailable: One of them is away.
     """
-    return tuple([await read_facts(node.call) for node in store.nodes])
+    deadline = time.monotonic() + MAP_SECONDS
+    while True:
+        facts = tuple([await read_facts(node.call) for node in store.nodes])
+        is_right = not isinstance(store.address, ClusterAddress) or all(each.is_primary for each in facts)
+        if is_right or time.monotonic() > deadline:
+            return facts
+        store.topology.lost()
+        await anyio.sleep(LOOK_AGAIN_SECONDS)
 
 
 def check_all(

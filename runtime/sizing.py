@@ -18,7 +18,7 @@ PARTITIONS_PER_PRIMARY: Final = 8
 
 def partitions_for(settings: Settings, store: Store) -> int:
     """Return how many partitions a type gets at its first use."""
-    if not isinstance(store.address, ClusterAddress) or "partitions" in settings.model_fields_set:
+    if not _is_sized(settings, store):
         return settings.partitions
     return max(settings.partitions, PARTITIONS_PER_PRIMARY * len(store.nodes))
 
@@ -26,14 +26,19 @@ def partitions_for(settings: Settings, store: Store) -> int:
 async def sized(settings: Settings, store: Store, app: App) -> Settings:
     """Return the settings with the number of partitions that fits the store, or that the namespace has already.
 
-    The number is fixed at first use, and a cluster may have grown since.
+    The number is fixed at first use, and a cluster may have grown since, or have a primary less for the moment.
 
     Raises:
         StoreUnavailable: The store is away.
     """
-    wanted = partitions_for(settings, store)
-    if wanted == settings.partitions:
+    if not _is_sized(settings, store):
         return settings
+    wanted = partitions_for(settings, store)
     types = await read_types(store)
     found = [types[each.name] for each in app.objects.values() if each.partitions is None and each.name in types]
     return settings.model_copy(update={"partitions": found[0] if found else wanted})
+
+
+def _is_sized(settings: Settings, store: Store) -> bool:
+    """Return whether the number depends on how many primaries there are."""
+    return isinstance(store.address, ClusterAddress) and "partitions" not in settings.model_fields_set

@@ -20,11 +20,11 @@ import anyio.to_thread
 
 from .harness import StoreServer
 from .proxy import Proxy
-from .soak_store import LEASE_SECONDS, ServerFaults, StoreFaults, StoreHurt
+from .soak_store import LEASE_SECONDS, ServerFaults, Servers, StoreFaults, StoreHurt
 from .worker_process import ChildProcess, environment_of
 
 #: Short, so that snapshots are made, history is dropped and results expire in the middle of it.
-SETTINGS = {"snapshot_every_deltas": 8, "result_retention_seconds": 60}
+SETTINGS = {"snapshot_every_deltas": 8, "result_retention_seconds": 60, "partitions": 16}
 READY_SECONDS = 30.0
 END_SECONDS = 30.0
 #: A worker that starts while the store is away may give up, as under any supervisor that starts it again.
@@ -51,19 +51,20 @@ class Load:
 
 
 class Slot:
-    """A place in the run, held by one process after another behind one proxy.
+    """A place in the run, held by one process after another, behind one proxy where the store is one server.
 
     Args:
         name: Its name; `w…` hosts, `c…` only calls.
-        server: The store.
+        store: The store.
         common: Arguments of every process.
         choose: Decides which of its processes are deaf.
         logs: Where what its processes said on stderr is kept.
     """
 
-    def __init__(self, name: str, server: StoreServer, common: list[str], choose: random.Random, logs: Path) -> None:
+    def __init__(self, name: str, store: StoreFaults, common: list[str], choose: random.Random, logs: Path) -> None:
         self.name = name
-        self.proxy = Proxy(server.socket, server.directory / f"p-{name}")
+        self._store = store
+        self._proxy = None if store.socket is None else Proxy(store.socket, store.socket.parent / f"p-{name}")
         self.wrong: list[str] = []
         self.is_busy = False
         self._common = common
@@ -83,9 +84,26 @@ class Slot:
         """Whether its processes are workers."""
         return self.name.startswith("w")
 
+    @property
+    def wire(self) -> Proxy:
+        """The proxy between its processes and the only server."""
+        assert self._proxy is not None
+        return self._proxy
+
+    @property
+    def url(self) -> str:
+        """What its processes connect to."""
+        return self._store.servers.url if self._proxy is None else self._proxy.url
+
+    def heal(self) -> None:
+        """Let everything pass."""
+        if self._proxy is not None:
+            self._proxy.heal()
+
     def __enter__(self) -> Self:
         """Open the proxy."""
-        self.proxy.__enter__()
+        if self._proxy is not None:
+            self._proxy.__enter__()
         return self
 
     def __exit__(
@@ -95,7 +113,8 @@ class Slot:
         if self._process is not None:
             self._process.kill()
             self._keep_log(self._process)
-        self.proxy.__exit__(kind, error, trace)
+        if self._proxy is not None:
+            self._proxy.__exit__(kind, error, trace)
 
     async def start(self) -> None:
         """Have a new process in the place, and wait until it is ready."""
@@ -137,14 +156,16 @@ class Slot:
     async def _gave_up(self, process: ChildProcess) -> None:
         await anyio.to_thread.run_sync(process.kill)
         self._keep_log(process, "-start")
-        if "StoreUnavailable" not in process.stderr:
+        # While a killed primary is not back as a replica, nothing could be acknowledged as was asked for.
+        known = ("StoreUnavailable", *(("the server has 0 replicas connected",) if self._store.replicas else ()))
+        if not any(each in process.stderr for each in known):
             self.wrong.append(f"{self.name}-{process.pid} did not start: {process.stderr[-2000:]}")
 
     def _spawn(self) -> ChildProcess:
         self._incarnation += 1
         deaf = self._choose.random() < DEAF_SHARE
         arguments = [
-            *("--store", self.proxy.url, "--slot", self.name, "--incarnation", str(self._incarnation)),
+            *("--store", self.url, "--slot", self.name, "--incarnation", str(self._incarnation)),
             *self._common,
             *(["--hosts"] if self.hosts else []),
         ]
@@ -188,16 +209,22 @@ class Faults:
             self.stop: 4,
             self.drain: 2,
             self.replace: 2,
+            **({} if store.socket is None else self._of_wires),
+            **{partial(_of_store, hurt): weight for hurt, weight in store.hurts.items()},
+        }
+        if only:
+            self._hurts = {hurt: weight for hurt, weight in self._hurts.items() if _name(hurt) in only}
+
+    @property
+    def _of_wires(self) -> dict[Hurt, int]:
+        return {
             self.cut: 4,
             self.cut_commits: 4,
             self.cut_in_a_reply: 5,
             self.stall: 3,
             self.hold_replies: 3,
             self.lose_replies: 4,
-            **{partial(_of_store, hurt): weight for hurt, weight in store.hurts.items()},
         }
-        if only:
-            self._hurts = {hurt: weight for hurt, weight in self._hurts.items() if _name(hurt) in only}
 
     async def run(self, seconds: float, *, pause_seconds: float = 0.5) -> None:
         """Cause faults, several at a time, and end when all of them are over."""
@@ -249,39 +276,39 @@ class Faults:
     async def cut(self, slot: Slot, choose: random.Random) -> None:
         """Cut all connections of a process."""
         del choose
-        slot.proxy.cut()
+        slot.wire.cut()
 
     async def cut_commits(self, slot: Slot, choose: random.Random) -> None:
         """Cut the connection that carries the commits."""
         del choose
-        slot.proxy.cut(only="commit")
+        slot.wire.cut(only="commit")
 
     async def cut_in_a_reply(self, slot: Slot, choose: random.Random) -> None:
         """Cut a connection in the middle of what comes back over it."""
         only = choose.choice([None, "commit"])
-        slot.proxy.cut_after(choose.choice([0, 1, 5, 40, 400, 4000]), only=only)
+        slot.wire.cut_after(choose.choice([0, 1, 5, 40, 400, 4000]), only=only)
 
     async def stall(self, slot: Slot, choose: random.Random) -> None:
         """Let nothing through for a while."""
-        slot.proxy.stall(only=choose.choice([None, "commit"]))
+        slot.wire.stall(only=choose.choice([None, "commit"]))
         await anyio.sleep(choose.choice([0.2, 1.0, 3.0]) * LEASE_SECONDS)
-        slot.proxy.heal()
+        slot.wire.heal()
 
     async def hold_replies(self, slot: Slot, choose: random.Random) -> None:
         """Let requests through and keep what is answered, then let it go or cut it off."""
-        slot.proxy.hold_replies(only=choose.choice([None, "commit"]))
+        slot.wire.hold_replies(only=choose.choice([None, "commit"]))
         await anyio.sleep(choose.choice([0.2, 1.0, 3.0]) * LEASE_SECONDS)
         if choose.random() < 0.5:
-            slot.proxy.refuse()
-        slot.proxy.heal()
+            slot.wire.refuse()
+        slot.wire.heal()
 
     async def lose_replies(self, slot: Slot, choose: random.Random) -> None:
         """Let requests through whose answers are lost with their connection."""
-        slot.proxy.drop_replies(only=choose.choice([None, "commit"]))
+        slot.wire.drop_replies(only=choose.choice([None, "commit"]))
         await anyio.sleep(choose.choice([0.05, 0.5]) * LEASE_SECONDS)
         # Nothing may follow on a connection over which something was swallowed.
-        slot.proxy.refuse()
-        slot.proxy.heal()
+        slot.wire.refuse()
+        slot.wire.heal()
 
 
 class Deployment:
@@ -293,20 +320,29 @@ class Deployment:
         namespace: The run's namespace.
         load: How much is asked for.
         only: The names of what may go wrong; everything where none are given.
+        store: The store and what goes wrong with it; one server by default.
     """
 
     def __init__(
-        self, folder: Path, seed: str, namespace: str, load: Load, *, only: Collection[str] = ()
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        seed: str,
+        namespace: str,
+        load: Load,
+        *,
+        only: Collection[str] = (),
+        store: StoreFaults | None = None,
+    ) -> None:
         self.folder = folder
-        self.server = StoreServer()
+        store = store or ServerFaults(StoreServer())
+        self.server = store.servers
         common = [
             *("--namespace", namespace, "--folder", str(folder), "--seed", seed, "--tasks", str(load.tasks)),
-            *("--pause-seconds", str(load.pause_seconds)),
+            *("--pause-seconds", str(load.pause_seconds), "--replicas", str(store.replicas)),
         ]
         names = [f"w{number}" for number in range(load.workers)] + [f"c{number}" for number in range(load.callers)]
-        self.slots = [Slot(name, self.server, common, random.Random(f"{seed} {name}"), folder) for name in names]
-        self.faults = Faults(seed, ServerFaults(self.server), self.slots, only)
+        self.slots = [Slot(name, store, common, random.Random(f"{seed} {name}"), folder) for name in names]
+        self.faults = Faults(seed, store, self.slots, only)
         self._stack = ExitStack()
 
     async def __aenter__(self) -> Self:
@@ -333,7 +369,7 @@ class Deployment:
     async def finish(self) -> None:
         """Let all callers come to an end, without any fault."""
         for slot in self.slots:
-            slot.proxy.heal()
+            slot.heal()
             slot.process.send(signal.SIGUSR1)
 
     @property
@@ -358,7 +394,7 @@ class Deployment:
         return {path.name: path.read_text() for path in sorted(self.folder.glob("log-*"))}
 
 
-def remaining(server: StoreServer, namespace: str) -> list[str]:
+def remaining(server: Servers, namespace: str) -> list[str]:
     """Return what stands in the store that only open work needs, and what nobody could read."""
     needed = (b"}:q:", b"}:run", b"}:due", b"}:bad")
     keys = [key for key in server.keys(f"{{{namespace}:*") if any(kind in key for kind in needed)]

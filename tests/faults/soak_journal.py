@@ -9,10 +9,10 @@ from typing import Any
 from keylane.journal.records import Finished, Record, StepCompleted, decode
 from keylane.journal.transitions import IllegalTransition, replay
 
-from .harness import StoreServer
+from .soak_store import Servers
 
 
-def wrong_journals(server: StoreServer, namespace: str) -> list[str]:
+def wrong_journals(server: Servers, namespace: str) -> list[str]:
     """Return what is wrong with the streams of invocations and objects after everything has ended."""
     wrong: list[str] = []
     for key in server.keys(f"{{{namespace}:*}}:i:*"):
@@ -37,7 +37,7 @@ def wrong_records(records: list[Record]) -> list[str]:
     return wrong if done == list(range(len(done))) else [*wrong, f"its steps were recorded as {done}"]
 
 
-def values(server: StoreServer, key: bytes, name: bytes) -> Iterator[bytes]:
+def values(server: Servers, key: bytes, name: bytes) -> Iterator[bytes]:
     """Return the values of one field of a stream's entries; nothing of one that has expired meanwhile."""
     entries: list[tuple[bytes, list[Any]]] = server.ask("XRANGE", key, "-", "+")
     for _, fields in entries:

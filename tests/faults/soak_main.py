@@ -30,6 +30,7 @@ from keylane import (
     InvocationPaused,
     KeylaneError,
     Overloaded,
+    Replicated,
     Runtime,
     StoreUnavailable,
 )
@@ -200,11 +201,16 @@ class Caller:
 async def connected(arguments: argparse.Namespace) -> AsyncGenerator[Client]:
     observer = FaultPoints.from_environment()
     if arguments.hosts:
-        async with Runtime(app, store=arguments.store, namespace=arguments.namespace, observer=observer) as runtime:
+        durability = Replicated(arguments.replicas) if arguments.replicas else "fsync"
+        async with Runtime(
+            app, store=arguments.store, namespace=arguments.namespace, durability=durability, observer=observer
+        ) as runtime:
             yield runtime.client
     else:
         async with (
-            Store(arguments.store, namespace=arguments.namespace, observer=observer) as store,
+            Store(
+                arguments.store, namespace=arguments.namespace, observer=observer, replicas=arguments.replicas
+            ) as store,
             Client(store, namespace=arguments.namespace) as client,
         ):
             yield client
@@ -264,6 +270,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--incarnation", type=int, required=True)
     parser.add_argument("--tasks", type=int, required=True)
     parser.add_argument("--pause-seconds", type=float, required=True)
+    parser.add_argument("--replicas", type=int, default=0)
     parser.add_argument("--hosts", action="store_true")
     return parser.parse_args()
 

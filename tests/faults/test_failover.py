@@ -171,8 +171,10 @@ async def test_a_tail_that_a_failover_has_lost_is_noticed_and_nothing_is_served_
     spaces = {space_of(key, namespace) for key in hurt}
     assert spaces <= changed
     losses = {str(space): servers.ask("HGET", space.owner, "losses") for space in spaces}
-    print([{str(space): server.ask("HGETALL", space.owner) for space in spaces} for server in servers.servers])
-    assert losses == dict.fromkeys(losses, b"1")
+    assert losses == dict.fromkeys(losses, b"1"), [
+        (server.ask("ROLE"), {str(space): server.ask("HGETALL", space.owner) for space in spaces})
+        for server in servers.servers
+    ]
     for space in spaces:
         assert f"{space}: the store has lost the end of this history" in caplog.text
     for space in {space_of(key, namespace) for key in told} - spaces:

@@ -22,6 +22,8 @@ from .soak_checker import by_key, check_all, check_counter, check_flaky, check_s
 from .soak_faults import Deployment, Load, remaining
 from .soak_history import HistoryFile, Kind, Operation
 from .soak_journal import wrong_journals
+from .soak_store import SeveralFaults, StoreFaults
+from .topologies import ClusterServers, SentinelServers
 
 pytestmark = pytest.mark.anyio
 
@@ -49,11 +51,25 @@ async def test_minutes_of_random_faults_lose_and_double_nothing(tmp_path: Path, 
     await soak(tmp_path, namespace, seed=seed, seconds=60 * float(os.environ.get(MINUTES, "30")))
 
 
-async def soak(folder: Path, namespace: str, *, seed: str, seconds: float) -> None:
+@pytest.mark.nightly
+@pytest.mark.one_server
+@pytest.mark.parametrize("topology", ["cluster", "sentinel"])
+async def test_minutes_of_failovers_lose_and_double_nothing_that_a_replica_has_to_have(
+    tmp_path: Path, namespace: str, topology: str
+) -> None:
+    """The same on servers with replicas, primaries of which die, and are replaced, in the middle of all else."""
+    seed = os.environ.get(SEED) or secrets.token_hex(4)
+    store = SeveralFaults(ClusterServers() if topology == "cluster" else SentinelServers())
+    seconds = 60 * float(os.environ.get(MINUTES, "30"))
+    await soak(tmp_path, namespace, seed=seed, seconds=seconds, store=store)
+    sys.stderr.write(f"promotions: {len(store.promotions)}, the slowest after {max(store.promotions):.1f} s\n")
+
+
+async def soak(folder: Path, namespace: str, *, seed: str, seconds: float, store: StoreFaults | None = None) -> None:
     """Run a deployment under faults, let it come to rest, and check all that it has said."""
     sys.stderr.write(f"\n{SEED}={seed}, histories and logs in {folder}\n")
     wrong: list[str] = []
-    async with Deployment(folder, seed, namespace, Load()) as deployment:
+    async with Deployment(folder, seed, namespace, Load(), store=store) as deployment:
         await deployment.faults.run(seconds)
         wrong += deployment.unexpected_ends
         await deployment.finish()
