@@ -12,17 +12,19 @@ import anyio
 from ..errors import WrongKeyType
 from ..keyspace import PartitionSpace
 from ..noted import moment
-from ..safety import Durability, ServerFacts, read_facts
-from ..store import Store
+from ..promise import kind_of, read_all_facts
+from ..safety import Durability
+from ..store import MEMORY_LIMIT_RATIO, Store
 from ..types_registry import read_owners, read_types
+from .clocks import read_clocks
 from .facts import First, LeaseHealth, PartitionFacts, Sign, TypeFacts
 from .findings import FindingBook
-from .inboxes import Inbox, age_ms, read_inbox, server_ms, still_repeated
+from .inboxes import Inbox, age_ms, read_inbox, still_repeated
 from .partition_checks import PARTITION_CHECKS, memory_has_room, server_is_safe, type_has_a_worker
 from .partitions import Reading, read_partitions
 from .ranking import BusyKeys
 from .report import BusyKey, Looked, PartitionReport, Report
-from .server import read_server
+from .server import libraries_of, read_servers
 from .walking import Progress, Walk
 from .watching import Watch
 
@@ -37,6 +39,7 @@ class Plan:
     Args:
         lease_seconds: For how long the deployment's owners may be silent.
         durability: What the deployment declares.
+        memory_limit_ratio: The part of a server's memory at which owners take nothing more in.
         type_name: The one type that is looked at, None for all.
         limit: After so many keys the walk stops, None to come to the end.
         progress: Told how far the walk is.
@@ -44,6 +47,7 @@ class Plan:
 
     lease_seconds: float
     durability: Durability = "fsync"
+    memory_limit_ratio: float = MEMORY_LIMIT_RATIO
     type_name: str | None = None
     limit: int | None = None
     progress: Progress | None = None
@@ -83,7 +87,7 @@ class _Checkup:
 
     async def run(self, began: float) -> Report:
         store, plan = self.store, self.plan
-        server = await read_facts(store.call)
+        facts_of_servers = await read_all_facts(store)
         spaces = [store.space(name, number) for name, count in self.types.items() for number in range(count)]
         before = await read_partitions(store, spaces)
         inboxes = await self._inboxes(before)
@@ -106,13 +110,15 @@ class _Checkup:
         self.book.add(type_has_a_worker(each) for each in types)
         health = {each.space: each.health for each in facts}
         held = await walk.held.told(store, health)
-        report_of_server = await read_server(store, server)
-        self._judge_server(server, report_of_server.used_memory_bytes)
+        servers = await read_servers(store, facts_of_servers, plan.durability, plan.memory_limit_ratio)
+        for server_facts, server in zip(facts_of_servers, servers, strict=True):
+            self.book.add(server_is_safe(server_facts, plan.durability, kind_of(store), server.place))
+            self.book.add([memory_has_room(server)])
         self._note_what_was_left_out(walk)
         return Report(
             namespace=store.namespace,
-            read_at=moment(await server_ms(store)),
-            server=report_of_server,
+            read_at=moment((await read_clocks(store)).latest),
+            servers=servers,
             workers=watch.workers(),
             types={each.name: (each.partitions, each.in_charge) for each in types},
             partitions=tuple(_told(each) for each in facts if _is_worth_telling(each)),
@@ -129,7 +135,7 @@ class _Checkup:
                 time.monotonic() - began,
                 max((each.health.watched_seconds for each in facts), default=0.0),
             ),
-            notices=self._notices(watch, report_of_server.libraries, types, walk),
+            notices=self._notices(watch, libraries_of(servers), types, walk),
         )
 
     async def _inboxes(self, readings: Mapping[PartitionSpace, Reading]) -> dict[PartitionSpace, Inbox]:
@@ -161,13 +167,13 @@ class _Checkup:
         self, readings: Mapping[PartitionSpace, Reading], inboxes: Mapping[PartitionSpace, Inbox]
     ) -> dict[PartitionSpace, First]:
         """Return the oldest requests that lie in their inboxes still."""
-        now_ms = await server_ms(self.store)
+        clocks = await read_clocks(self.store)
         found: dict[PartitionSpace, First] = {}
         for space, inbox in inboxes.items():
             if inbox.oldest is not None and readings[space].backlog.inbox:
                 again = await read_inbox(self.store, space)
                 is_unmoved = again.oldest == inbox.oldest
-                found[space] = First(inbox.oldest, age_ms(inbox.oldest, now_ms), is_unmoved)
+                found[space] = First(inbox.oldest, age_ms(inbox.oldest, clocks.of(space)), is_unmoved)
         return found
 
     def _partition(
@@ -206,10 +212,6 @@ class _Checkup:
             )
             for name, count in sorted(self.types.items())
         ]
-
-    def _judge_server(self, server: ServerFacts, used_bytes: int) -> None:
-        self.book.add(server_is_safe(server, self.plan.durability))
-        self.book.add([memory_has_room(used_bytes, server.maxmemory_bytes)])
 
     def _note_what_was_left_out(self, walk: Walk) -> None:
         if not walk.is_whole:

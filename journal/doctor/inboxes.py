@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from ..key import format_id
 from ..keyspace import PartitionSpace
@@ -96,13 +96,3 @@ def _repeated(space: PartitionSpace, raw_id: bytes, times: int) -> Finding:
 def age_ms(name: bytes, now_ms: int) -> int:
     """Return how old an entry is, by the clock of the server that wrote it."""
     return max(now_ms - int(name.partition(b"-")[0]), 0)
-
-
-async def server_ms(store: Store) -> int:
-    """Return the server's time.
-
-    Raises:
-        StoreUnavailable: The store is away.
-    """
-    clock: Any = await store.call("TIME")
-    return int(clock[0]) * 1000 + int(clock[1]) // 1000

@@ -8,16 +8,16 @@ from typing import Final
 from ..key import format_id
 from ..keyspace import SCHEMA_VERSION
 from ..safety import Durability, ServerFacts, doubts
+from ..urls import Kind as StoreKind
 from .facts import PartitionFacts, Sign, TypeFacts
 from .findings import Finding, InboxRepair, Kind, OwnerRepair, Place
+from .report import ServerReport
 
 #: A request that a live owner leaves in its inbox for so long is stuck. One for a shared handler lies there while that
 #: runs, and where it was called by its name alone the request does not say so.
 STUCK_MS: Final = 60_000
 #: A due time that a live owner lets pass by so much is stuck.
 OVERDUE_MS: Final = 10_000
-#: Beyond this part of the server's memory, owners take nothing more in.
-NEARLY_FULL: Final = 0.9
 
 #: The fields that every owner hash has from its first owner on, all but the first two as numbers.
 _NUMBERS: Final = ("lease", "batch", "serial", "epoch")
@@ -181,16 +181,15 @@ def type_has_a_worker(facts: TypeFacts) -> Finding | None:
     return Finding(Kind.TYPE_WITHOUT_WORKER, Place(facts.name), cause, f"{whom} starts a worker that hosts it")
 
 
-def server_is_safe(facts: ServerFacts, durability: Durability) -> list[Finding]:
+def server_is_safe(facts: ServerFacts, durability: Durability, kind: StoreKind, place: Place) -> list[Finding]:
     """Return what stands against the declared durability."""
-    return [Finding(Kind.STORE_UNSAFE, Place(), each.why, each.remedy) for each in doubts(facts, durability)]
+    return [Finding(Kind.STORE_UNSAFE, place, each.why, each.remedy) for each in doubts(facts, durability, kind)]
 
 
-def memory_has_room(used_bytes: int, limit_bytes: int) -> Finding | None:
-    """Owners stop taking work in before the server's memory is full, so that what runs can end."""
-    if not limit_bytes or used_bytes < NEARLY_FULL * limit_bytes:
+def memory_has_room(server: ServerReport) -> Finding | None:
+    """Owners stop taking work in before a server's memory is full, so that what runs can end."""
+    if not server.max_memory_bytes or server.memory_ratio < server.memory_limit_ratio:
         return None
-    percent = 100 * used_bytes / limit_bytes
-    cause = f"{percent:.0f} % of the server's memory is used: new work is refused, what runs may end"
+    cause = f"{100 * server.memory_ratio:.0f} % of the server's memory is used: new work is refused, what runs may end"
     remedy = "raise maxmemory, shorten the retention, or wait for results and histories to expire"
-    return Finding(Kind.STORE_NEARLY_FULL, Place(), cause, remedy)
+    return Finding(Kind.STORE_NEARLY_FULL, server.place, cause, remedy)

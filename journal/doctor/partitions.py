@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from ..keyspace import PartitionSpace
 from ..store import Store
+from .clocks import read_clocks
 from .facts import Backlog
-from .inboxes import server_ms
 from .scanning import together
 
 #: Partitions that one turn is about.
@@ -43,10 +43,10 @@ async def read_partitions(store: Store, spaces: Sequence[PartitionSpace]) -> dic
     found: dict[PartitionSpace, Reading] = {}
     for start in range(0, len(spaces), AT_ONCE):
         piece = spaces[start : start + AT_ONCE]
-        clock_ms = await server_ms(store)
+        clocks = await read_clocks(store)
         replies = await together(store, [words for space in piece for words in _words(space)])
         for at, space in enumerate(piece):
-            found[space] = _reading(replies[_COMMANDS * at : _COMMANDS * (at + 1)], clock_ms)
+            found[space] = _reading(replies[_COMMANDS * at : _COMMANDS * (at + 1)], clocks.of(space))
     return found
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from .facts import Backlog, LeaseHealth
-from .findings import Finding, LaneRepair
+from .findings import Finding, LaneRepair, Place
 from .watching import WorkerSeen
 
 #: Raised when a field changes its meaning.
@@ -23,7 +23,7 @@ class ServerReport:
     Args:
         name: Redis or Valkey.
         version: Its version.
-        promise: What its settings keep safe, in one sentence.
+        promise: What its settings keep safe, in one sentence; of several servers, what the weakest of them does.
         stream_cost: What a small stream costs there, in one sentence.
         advice: What its settings cost without being unsafe.
         used_memory_bytes: Memory in use.
@@ -32,6 +32,9 @@ class ServerReport:
         appendfsync: When it syncs its file, None where it does not tell or has none.
         replicas: Replicas that are connected.
         libraries: Function libraries of ours that it has.
+        address: Where it is, None for the only one.
+        memory_ratio: The part of the limit that is in use, as owners count it; 0 without a limit.
+        memory_limit_ratio: The part at which owners take nothing more in.
     """
 
     name: str
@@ -45,6 +48,14 @@ class ServerReport:
     appendfsync: str | None
     replicas: int
     libraries: tuple[str, ...]
+    address: str | None = None
+    memory_ratio: float = 0.0
+    memory_limit_ratio: float = 0.9
+
+    @property
+    def place(self) -> Place:
+        """What a finding about it is about."""
+        return Place(name=self.address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +178,7 @@ class Report:
     Args:
         namespace: The namespace.
         read_at: When, by the store's clock.
-        server: The store.
+        servers: The servers of the store that take writes.
         workers: Workers of the registry.
         types: Object types: how many partitions each has, and who is in charge of it.
         partitions: Partitions that have an owner, or work.
@@ -182,7 +193,7 @@ class Report:
 
     namespace: str
     read_at: datetime
-    server: ServerReport
+    servers: tuple[ServerReport, ...]
     workers: tuple[WorkerSeen, ...]
     types: Mapping[str, tuple[int, str | None]]
     partitions: tuple[PartitionReport, ...]
@@ -193,6 +204,11 @@ class Report:
     left_out: Mapping[str, int]
     looked: Looked
     notices: tuple[str, ...] = ()
+
+    @property
+    def server(self) -> ServerReport:
+        """The only server, or the first of several."""
+        return self.servers[0]
 
     @property
     def is_healthy(self) -> bool:

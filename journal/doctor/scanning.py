@@ -48,19 +48,20 @@ def _each(data: bytes) -> list[bytes]:
 
 
 async def scan(store: Store, prefix: bytes, count: int = SCAN_COUNT) -> AsyncGenerator[list[bytes]]:
-    """Return all keys with a prefix, page by page, on every node that holds some.
+    """Return all keys with a prefix, page by page, on every server that holds some, one after the other.
 
-    A key that is there from the first page to the last comes at least once; now and then one comes twice.
+    A key that is there from the first page to the last comes at least once; now and then one comes twice. One whose
+    slot moves meanwhile to a server that was passed already may be left out.
 
     Raises:
         StoreUnavailable: The store is away.
     """
-    cursor, pattern = b"0", pattern_of(prefix)
-    while True:
-        cursor, names = await store.call("SCAN", cursor, "MATCH", pattern, "COUNT", count)
-        yield names
-        if cursor == b"0":
-            return
+    pattern = pattern_of(prefix)
+    for node in store.nodes:
+        cursor = None
+        while cursor != b"0":
+            cursor, names = await node.call("SCAN", cursor or b"0", "MATCH", pattern, "COUNT", count)
+            yield names
 
 
 async def survey(store: Store, names: Sequence[KeyName]) -> list[Standing]:

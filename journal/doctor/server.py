@@ -1,10 +1,14 @@
-"""What the server is asked: its promise, its memory, what a small stream costs there, and which libraries it has."""
+"""What each server is asked: its promise, its memory, what a small stream costs there, and which libraries it has."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-from ..safety import ServerFacts, advice, parse_info, promise
+from ..memory import memory_use_of
+from ..node import Node
+from ..promise import promise_of
+from ..safety import Durability, ServerFacts, advice, parse_info
 from ..store import Store
 from .report import ServerReport
 
@@ -12,26 +16,49 @@ from .report import ServerReport
 SMALL_STREAM_BYTES: Final = {4096: 4_336, 1024: 1_265, 512: 752, 256: 945}
 
 
-async def read_server(store: Store, facts: ServerFacts) -> ServerReport:
-    """Ask the server for what its facts don't have.
+async def read_servers(
+    store: Store, facts: Sequence[ServerFacts], durability: Durability, memory_limit_ratio: float
+) -> tuple[ServerReport, ...]:
+    """Ask each server for what its facts don't have.
 
     Raises:
-        StoreUnavailable: The store is away.
+        StoreUnavailable: One of them is away.
     """
-    memory = parse_info(await store.call("INFO", "memory"))
+    promised = promise_of(store, facts, durability)
+    several = len(facts) > 1
+    return tuple(
+        [
+            await _read_server(node, each, promised, memory_limit_ratio, is_one_of_several=several)
+            for node, each in zip(store.nodes, facts, strict=False)
+        ]
+    )
+
+
+async def _read_server(
+    node: Node, facts: ServerFacts, promised: str, memory_limit_ratio: float, *, is_one_of_several: bool
+) -> ServerReport:
+    info = parse_info(await node.call("INFO", "memory"))
     return ServerReport(
         facts.name,
         facts.version,
-        promise(facts),
+        promised,
         stream_cost(facts.stream_node_max_bytes),
         advice(facts),
-        int(memory.get("used_memory", "0")),
+        int(info.get("used_memory", "0")),
         facts.maxmemory_bytes,
         facts.maxmemory_policy,
         facts.appendfsync if facts.has_append_only_file else None,
         facts.replicas,
-        await _libraries(store),
+        await _libraries(node),
+        node.target if is_one_of_several else None,
+        memory_use_of(info).ratio,
+        memory_limit_ratio,
     )
+
+
+def libraries_of(servers: Sequence[ServerReport]) -> tuple[str, ...]:
+    """Return the libraries that any server has."""
+    return tuple(sorted({name for server in servers for name in server.libraries}))
 
 
 def stream_cost(node_bytes: int | None) -> str:
@@ -43,7 +70,7 @@ def stream_cost(node_bytes: int | None) -> str:
     return f"stream-node-max-bytes is {node_bytes}: a small stream costs about {about / 1000:.2g} kB"
 
 
-async def _libraries(store: Store) -> tuple[str, ...]:
-    found: list[Any] = await store.call("FUNCTION", "LIST", "LIBRARYNAME", "keylane_*")
+async def _libraries(node: Node) -> tuple[str, ...]:
+    found: list[Any] = await node.call("FUNCTION", "LIST", "LIBRARYNAME", "keylane_*")
     names = [dict(zip(each[::2], each[1::2], strict=True))[b"library_name"] for each in found]
     return tuple(sorted(name.decode() for name in names))

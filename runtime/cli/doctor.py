@@ -59,9 +59,16 @@ async def doctor(shell: Shell, orders: Orders) -> ExitCode:
     """Look at a namespace, repair it if that is asked for, and say what there is to say."""
     settings = Settings()
     async with Store(shell.store_url(), namespace=shell.namespace) as store:
-        places = int(await store.call("DBSIZE"))
+        places = sum([int(await node.call("DBSIZE")) for node in store.nodes])
         with progress_shown(places, is_shown=not shell.is_json) as progress:
-            plan = Plan(settings.lease_seconds, orders.durability, orders.type_name, orders.limit, progress)
+            plan = Plan(
+                settings.lease_seconds,
+                orders.durability,
+                settings.memory_limit_ratio,
+                orders.type_name,
+                orders.limit,
+                progress,
+            )
             report = await check_up(store, plan)
             repairs: list[Repaired] = []
             for _ in range(ROUNDS_MAX if orders.repairs else 0):
@@ -114,6 +121,7 @@ def as_facts(report: Report, repairs: list[Repaired], settings: tuple[Origin, ..
         "read_at": to_json(report.read_at),
         "durability": str(orders.durability),
         "server": _server(report.server),
+        "servers": [_server(each) for each in report.servers],
         "settings": {each.name: {"value": each.value, "source": each.source} for each in settings},
         "workers": [
             {
@@ -161,6 +169,9 @@ def _server(server: ServerReport) -> dict[str, Any]:
         "appendfsync": server.appendfsync,
         "replicas": server.replicas,
         "libraries": list(server.libraries),
+        "address": server.address,
+        "memory_ratio": server.memory_ratio,
+        "memory_limit_ratio": server.memory_limit_ratio,
     }
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ...journal.doctor.facts import Sign
 from ...journal.doctor.findings import Finding
-from ...journal.doctor.report import HeldLane, PartitionReport, Repaired, Report
+from ...journal.doctor.report import HeldLane, PartitionReport, Repaired, Report, ServerReport
 from ...journal.safety import Durability
 from ...objects.origins import Origin
 from .output import Page, ago, moment, shown, size
@@ -33,7 +33,7 @@ def print_report(
     _print_busy(out, report)
     _print_partitions(out, report)
     _print_workers(out, report)
-    _print_server(out, report, durability)
+    _print_servers(out, report, durability)
     _print_settings(out, settings)
     for notice in (*report.notices, *report.looked.notes):
         out.put(f"note: {shown(notice)}")
@@ -174,16 +174,27 @@ def _print_workers(out: Page, report: Report) -> None:
     out.put(_table(("worker", "sign", "functions", "hosts"), rows))
 
 
-def _print_server(out: Page, report: Report, durability: Durability) -> None:
-    server = report.server
-    limit = f" of {size(server.max_memory_bytes)}" if server.max_memory_bytes else ", no limit"
+def _print_servers(out: Page, report: Report, durability: Durability) -> None:
     out.put("\nstore")
-    out.put(f"  {server.name} {server.version}, eviction {server.eviction}, {server.replicas} replicas")
     out.put(f"  judged for durability {durability}")
-    out.put(f"  memory {size(server.used_memory_bytes)}{limit}")
+    for server in report.servers:
+        _print_server(out, server)
+
+
+def _print_server(out: Page, server: ServerReport) -> None:
+    where = "" if server.address is None else f"{shown(server.address)}: "
+    out.put(f"  {where}{server.name} {server.version}, eviction {server.eviction}, {server.replicas} replicas")
+    out.put(f"  memory {size(server.used_memory_bytes)}{_limit(server)}")
     out.put(f"  {server.stream_cost}")
     for remark in server.advice:
         out.put(f"  {remark}")
+
+
+def _limit(server: ServerReport) -> str:
+    if not server.max_memory_bytes:
+        return ", no limit"
+    used, refused = 100 * server.memory_ratio, 100 * server.memory_limit_ratio
+    return f" of {size(server.max_memory_bytes)}, {used:.0f} %; at {refused:.0f} % nothing new is taken in"
 
 
 def _print_settings(out: Page, settings: Sequence[Origin]) -> None:

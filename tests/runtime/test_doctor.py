@@ -305,6 +305,7 @@ async def test_a_request_that_lies_in_the_inbox_twice_is_named_and_runs_once(war
         assert await ward.kinds() == []
 
 
+@pytest.mark.one_server  # it writes beside the store's own connections
 async def test_a_request_that_a_live_owner_has_passed_over_is_named_and_taken_in(
     ward: Ward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -506,6 +507,18 @@ async def test_doubt_after_a_lost_tail_is_told_while_it_lasts(ward: Ward) -> Non
         assert await ward.kinds() == []
 
 
+async def test_a_server_whose_memory_is_nearly_full_is_named_with_the_part_that_is_used(namespace: str) -> None:
+    """By the count and the limit that owners go by when they stop taking work in."""
+    with StoreServer(None, "--maxmemory", "20mb") as server:
+        async with opened(server.url, namespace) as ward:
+            assert (await ward.sweep()).findings == ()
+            report = await ward.sweep(memory_limit_ratio=0.01)
+
+    assert [finding.kind.value for finding in report.findings] == ["store-nearly-full"]
+    assert 0.01 < report.server.memory_ratio < 0.9
+    assert f"{100 * report.server.memory_ratio:.0f} %" in report.findings[0].cause
+
+
 async def test_a_server_whose_settings_break_the_promise_is_a_finding(namespace: str) -> None:
     """With the sentence that the runtime refuses to start with."""
     with StoreServer(None, "--maxmemory-policy", "allkeys-lru") as server:
@@ -515,6 +528,28 @@ async def test_a_server_whose_settings_break_the_promise_is_a_finding(namespace:
     assert [finding.kind.value for finding in report.findings] == ["store-unsafe"]
     assert "allkeys-lru" in report.findings[0].cause
     assert report.server.stream_cost.endswith("4.3 kB")
+
+
+async def test_damage_on_any_server_of_a_cluster_is_named(ward: Ward) -> None:
+    """The partitions lie on all of them, and each is walked over."""
+    other = VirtualObject("Wide", owner=OWNER, partitions=8)
+
+    @other.handler
+    async def touch(ctx: ObjectContext) -> None:  # pyright: ignore[reportUnusedFunction]
+        pass
+
+    where: dict[str, Any] = {"store": ward.url, "namespace": ward.store.namespace, "durability": "server"}
+    async with Runtime([other], settings=settings(), **where) as runtime:
+        for number in range(40):
+            await runtime.client.call("Wide", f"acme/{number}", "touch")
+        for number in range(8):
+            await ward.redis("SADD", ward.store.space("Wide", number).runnable, f"acme/empty-{number}")
+        report = await ward.sweep()
+        assert {finding.place.key for finding in report.findings} == {f"acme/empty-{n}" for n in range(8)}
+        assert report.looked.keys >= 8 + 40
+        assert len(report.servers) == len(ward.store.nodes)
+        assert {server.address for server in report.servers} != {None} or len(report.servers) == 1
+        await ward.repaired()
 
 
 async def test_a_limit_is_kept_and_said(ward: Ward) -> None:
