@@ -18,9 +18,10 @@ from ..journal import operations
 from ..journal.errors import CallError, InternalError
 from ..journal.lane_reading import OpenInvocation, ask
 from ..journal.noted import noted, standing_of, written_at_ms
-from ..journal.records import Accepted, Paused
+from ..journal.records import Accepted, Paused, Scheduled, TimerSet
+from ..journal.transitions import Status
 from .endings import listed
-from .invocation import Hold, IdempotencyClaim
+from .invocation import Hold, IdempotencyClaim, Invocation
 from .loading import is_over
 
 if TYPE_CHECKING:
@@ -107,13 +108,14 @@ class LaneMending:
             raise CallError("its lane is being read again; ask once more")
         did = [*_drop(lane, looked), *self._adopt(lane, looked)]
         wanted = listed(lane)
-        works = bool(wanted) and lane.queue[0].hold is not Hold.PAUSED
+        works = bool(wanted) and not _stands_still(lane.queue[0])
         writes: list[Operation] = []
         if wanted != looked.listed or works != looked.was_runnable:
             did.extend(_differences(partition, wanted, looked, works=works))
             writes.append(operations.restore_lane(partition.space, key_text, wanted, is_runnable=works))
         for raw_id, due_ms in looked.missing_due.items():
-            if raw_id in partition.waiting:
+            invocation = partition.open.get(raw_id)
+            if raw_id in partition.waiting or (invocation is not None and _sleeps(invocation)):
                 writes.append(operations.schedule(raw_id, max(due_ms - partition.now_ms(), 0)))
                 did.append(f"entered the due time of {partition.invocation_id(raw_id)}")
         if writes:
@@ -137,6 +139,7 @@ class LaneMending:
         strangers = [each for each in found if _belongs(each, lane.key_text, since_ms)]
         due = await self._missing_due(partition, [*waiting, *(each.raw_id for each in strangers)])
         waits.update(due)
+        due.update(await self._missing_timers(lane))
         taken_in = await self._taken_in(lane, strangers) if strangers else {}
         return _Looked(listed, bool(was_runnable), over, strangers, waits, claims, taken_in, due)
 
@@ -155,6 +158,13 @@ class LaneMending:
         newest = await ask(self._store, [("XREVRANGE", stream, "+", "-", "COUNT", 1) for stream in streams], streams)
         due = {raw_id: _due_ms(entries) for raw_id, entries in zip(missing, newest, strict=True)}
         return {raw_id: at_ms for raw_id, at_ms in due.items() if at_ms is not None}
+
+    async def _missing_timers(self, lane: Lane) -> dict[bytes, int]:
+        """Return when those that sleep are due, of those that have no due time; their owner's memory knows."""
+        space = lane.partition.space
+        asleep = {each.raw_id: each.due_ms for each in lane.queue if _sleeps(each)}
+        scores = await ask(self._store, [("ZSCORE", space.due, raw_id) for raw_id in asleep], [space.due] * len(asleep))
+        return {raw_id: at_ms for (raw_id, at_ms), score in zip(asleep.items(), scores, strict=True) if score is None}
 
     async def _taken_in(self, lane: Lane, strangers: Sequence[OpenInvocation]) -> dict[bytes, Intake]:
         """Return when invocations were taken in: the millisecond, and the place in it by the object's history."""
@@ -213,8 +223,28 @@ def _belongs(found: OpenInvocation, key_text: str, since_ms: int) -> bool:
     accepted = found.records[0] if found.records else None
     if not isinstance(accepted, Accepted) or accepted.key != key_text or found.begun_ms > since_ms - YOUNG_MS:
         return False
-    # A parked one may stand beside its lane; whoever resumes it finds it by its id.
-    return not is_over(found) and not found.is_parked and not isinstance(found.records[-1], Paused)
+    # A parked one may stand beside its lane, where whoever resumes it finds it by its id; a scheduled one has to.
+    return not is_over(found) and not found.is_parked and not isinstance(found.records[-1], Paused | Scheduled)
+
+
+def _sleeps(invocation: Invocation) -> bool:
+    """Return whether an invocation waits for a timer that is durable, and for nothing else."""
+    standing = invocation.standing
+    if standing is None or standing.paused is not None or standing.retry_after_ms is not None or invocation.ended:
+        return False
+    is_at_it = standing.status is Status.WAITING or invocation.hold is Hold.WAITING
+    return is_at_it and isinstance(standing.waiting, TimerSet) and invocation.due_ms > 0
+
+
+def _stands_still(head: Invocation) -> bool:
+    """Return whether the holder of a lane waits for something that brings the lane into memory by itself."""
+    if head.hold in (Hold.PAUSED, Hold.WAITING):
+        return True
+    standing = head.standing
+    if standing is None or standing.waiting is None or standing.retry_after_ms is not None:
+        return False
+    # One that was resumed stands still again once its handler has come to where it waits.
+    return standing.status is Status.WAITING or head.raw_id in head.lane.partition.sleepers
 
 
 def _due_ms(entries: Sequence[Any]) -> int | None:

@@ -13,7 +13,7 @@ from ..journal import operations
 from ..journal.batch import Commit, Operation
 from ..journal.codec import Undecodable, pack
 from ..journal.errors import Fenced, InternalError, KeylaneError, code_of, fields_of
-from ..journal.lane_reading import ask, read_invocations
+from ..journal.lane_reading import OpenInvocation, ask, read_invocations
 from ..journal.outcomes import (
     IdempotencyEntry,
     OutcomeMark,
@@ -24,7 +24,7 @@ from ..journal.outcomes import (
     encode_outcome,
 )
 from ..journal.recall import DAY_MS
-from ..journal.records import Completed, Failed
+from ..journal.records import Completed, Failed, Scheduled
 from ..journal.repair_order import NAMED_MAX, RepairOrder
 from ..journal.requests import Request
 from .endings import answer
@@ -107,14 +107,26 @@ class Mending:
         return did
 
     async def _due(self, partition: Partition, raw_id: bytes, writes: list[Operation]) -> list[str]:
-        """Take out a due time that belongs to nothing open."""
+        """Take out a due time that belongs to nothing open, or enter the lost one of what begins later."""
         space = partition.space
         (score,) = await ask(self._store, [("ZSCORE", space.due, raw_id)], [space.due])
         (found,) = await read_invocations(self._store, space, [raw_id])
-        if score is None or raw_id in partition.open or not is_over(found):
+        if score is None:
+            return self._begin_later(partition, found, writes)
+        if raw_id in partition.open or not is_over(found):
             return []
         writes.append(operations.unschedule(raw_id))
         return [f"took out the due time of {partition.invocation_id(raw_id)}, which has ended or is gone"]
+
+    def _begin_later(self, partition: Partition, found: OpenInvocation, writes: list[Operation]) -> list[str]:
+        """Enter the due time of an invocation that is scheduled, by its records."""
+        raw_id, last = found.raw_id, found.records[-1] if found.records else None
+        if not isinstance(last, Scheduled) or raw_id in partition.open or partition.was_released(raw_id):
+            return []
+        left_ms = max(found.begun_ms + last.delay_ms - partition.now_ms(), 0)
+        writes.append(operations.schedule(raw_id, left_ms))
+        partition.host.due_in(partition, left_ms)
+        return [f"entered the due time of {partition.invocation_id(raw_id)}, which is to begin later"]
 
     async def _streams(self, partition: Partition, raw_id: bytes, writes: list[Operation]) -> list[str]:
         """Let the records of an invocation that has ended expire."""

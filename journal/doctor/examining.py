@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import redis.exceptions
@@ -11,7 +11,21 @@ import redis.exceptions
 from ..codec import Undecodable
 from ..keyspace import PartitionSpace
 from ..noted import Noted, noted, standing_of
-from ..records import Accepted, decode
+from ..records import (
+    Accepted,
+    AttemptFailed,
+    CallCompleted,
+    CallStarted,
+    MessageSent,
+    Paused,
+    Resumed,
+    StepAttemptFailed,
+    StepCompleted,
+    StepFailed,
+    TimerFired,
+    TimerSet,
+    decode,
+)
 from ..snapshots import Entry
 from ..store import Store
 from .facts import InvocationFacts
@@ -25,6 +39,16 @@ SMALL_TURN_BYTES: Final = 1 << 19
 LARGE_TURN_BYTES: Final = 4 << 20
 #: Ids that one call of `examine` is about.
 IDS_MAX: Final = 50
+
+#: Records that are looked at in one turn for a call or a timer that is open still.
+OPEN_WAIT_PAGE: Final = 64
+
+#: A call or a timer stays open over these.
+_OVER_A_WAIT: Final = (AttemptFailed, Paused, Resumed)
+#: What settles a command of the handler, or begins one: the newest of these says whether one is open.
+_COMMANDS: Final = (
+    StepCompleted, StepAttemptFailed, StepFailed, MessageSent, CallStarted, CallCompleted, TimerSet, TimerFired,
+)  # fmt: skip
 
 _WORDS: Final = 6
 _HEAD: Final = 4
@@ -41,6 +65,7 @@ class Examined:
         due_ms: When it is due.
         has_result: Whether it has a result.
         newest: Its newest record, None where it has none.
+        newest_id: Name of the entry that holds that.
     """
 
     raw_id: bytes
@@ -49,6 +74,7 @@ class Examined:
     due_ms: int | None
     has_result: bool
     newest: Noted | None
+    newest_id: bytes = b""
 
     @property
     def is_over(self) -> bool:
@@ -114,7 +140,7 @@ def _lane(question: Question, reply: Any) -> ExaminedLane | None:
 def _examined(raw_id: bytes, words: Sequence[Any]) -> Examined:
     position, left_ms, due, has_result, entry_id, record = words
     newest = noted((entry_id, [b"r", record])) if entry_id else None
-    return Examined(raw_id, position, left_ms, int(float(due)) if due else None, bool(has_result), newest)
+    return Examined(raw_id, position, left_ms, int(float(due)) if due else None, bool(has_result), newest, entry_id)
 
 
 async def read_open_facts(
@@ -172,9 +198,40 @@ async def _read_turn(
             continue
         size_bytes += _size_of(lane)
         facts = _facts(question, key, lane, in_charge)
+        if isinstance(facts, InvocationFacts):
+            facts = await _with_open_wait(store, facts, lane.invocations[0])
         if facts is not None:
             found.append(facts)
     return size_bytes
+
+
+async def _with_open_wait(store: Store, facts: InvocationFacts, seen: Examined) -> InvocationFacts:
+    """Add the call or the timer that is open still, where the newest record does not say so and it matters."""
+    newest = seen.newest
+    if newest is None or facts.standing is None:
+        return facts
+    if facts.standing.waiting is not None:
+        return replace(facts, waiting_since_ms=newest.at_ms)
+    is_asleep = facts.position == 0 and not facts.is_lane_runnable and facts.due_ms is None
+    if not is_asleep or not isinstance(newest.record, _OVER_A_WAIT):
+        return facts
+    command = await _newest_command(store, facts.space.invocation(facts.raw_id), seen.newest_id)
+    if command is None or not isinstance(command.record, CallStarted | TimerSet):
+        return facts
+    standing = facts.standing._replace(waiting=command.record)
+    return replace(facts, standing=standing, waiting_since_ms=command.at_ms)
+
+
+async def _newest_command(store: Store, stream: bytes, end: bytes) -> Noted | None:
+    """Return the newest command among the records before an entry: they were there when that one was the newest."""
+    while True:
+        (page,) = await together(store, [("XREVRANGE", stream, b"(" + end, "-", "COUNT", OPEN_WAIT_PAGE)])
+        entries = _entries(page)
+        notes = [noted(entry) for entry in entries]
+        command = next((note for note in notes if isinstance(note.record, _COMMANDS)), None)
+        if command is not None or len(entries) < OPEN_WAIT_PAGE:
+            return command
+        end = entries[-1][0]
 
 
 def _entries(reply: Any) -> list[Entry]:

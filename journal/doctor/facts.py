@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ..keyspace import PartitionSpace
+from ..records import TimerSet
 from ..transitions import Standing, Status
 
 
@@ -28,6 +29,7 @@ class InvocationFacts:
         due_ms: When it is due, None where it has no due time.
         has_result: Whether there is a result of it.
         in_charge: Who is in charge of its type, None where nobody has said so.
+        waiting_since_ms: The partition's time at the record of the call or timer that it waits for, where it does.
     """
 
     space: PartitionSpace
@@ -43,6 +45,7 @@ class InvocationFacts:
     due_ms: int | None
     has_result: bool
     in_charge: str | None
+    waiting_since_ms: int = 0
 
     @property
     def retry_due_ms(self) -> int | None:
@@ -51,6 +54,18 @@ class InvocationFacts:
         if standing is None or standing.status is not Status.WAITING or standing.retry_after_ms is None:
             return None
         return self.recorded_ms + standing.retry_after_ms
+
+    @property
+    def timer_due_ms(self) -> int | None:
+        """When the timer is due that alone wakes it, None where none does: it sleeps, or is to begin later."""
+        standing = self.standing
+        if standing is None or standing.retry_after_ms is not None or standing.paused is not None:
+            return None
+        if standing.delay_ms is not None:
+            return self.recorded_ms + standing.delay_ms
+        if isinstance(standing.waiting, TimerSet):
+            return self.waiting_since_ms + standing.waiting.delay_ms
+        return None
 
 
 class Sign(StrEnum):

@@ -12,15 +12,15 @@ from ..key import format_id
 from ..records import PauseReason
 from ..transitions import Status
 from .facts import InvocationFacts
-from .findings import Finding, Kind, LaneRepair, Place
+from .findings import Finding, Kind, LaneRepair, NamedRepair, Place
 
 #: A due time is written in the millisecond of its record; what is closer to now than this may just be firing.
 FIRING_MS: Final = 250
 #: An attempt without a due time that is as old as this is asked about: its owner knows whether it runs.
 DOUBTFUL_MS: Final = 10_000
 
-#: The statuses in which an invocation goes on by its lane alone.
-_BY_ITS_LANE: Final = frozenset({Status.QUEUED, Status.RUNNING})
+#: The statuses in which an invocation goes on in its lane, also where something else wakes it.
+_IN_ITS_LANE: Final = frozenset({Status.QUEUED, Status.RUNNING, Status.WAITING})
 
 #: The statuses that only the holder of a lane comes to.
 _BEGUN: Final = frozenset({Status.RUNNING, Status.WAITING})
@@ -43,9 +43,9 @@ def lane_repair(facts: InvocationFacts) -> LaneRepair | None:
 
 
 def needs_its_lane(facts: InvocationFacts) -> bool:
-    """Return whether it goes on by its lane: it runs, is about to, or waits for an attempt that runs there."""
+    """Return whether it goes on in its lane: it runs, is about to, or waits for what lets it go on there."""
     standing = facts.standing
-    return standing is not None and (standing.status in _BY_ITS_LANE or facts.retry_due_ms is not None)
+    return standing is not None and standing.status in _IN_ITS_LANE
 
 
 def records_can_be_read(facts: InvocationFacts) -> Finding | None:
@@ -67,8 +67,13 @@ def has_its_lane_place(facts: InvocationFacts) -> Finding | None:
 
 
 def its_lane_is_runnable(facts: InvocationFacts) -> Finding | None:
-    """An owner that takes the partition over reads the runnable lanes, and no others."""
+    """An owner that takes the partition over reads the runnable lanes, and no others.
+
+    One that waits for a reply or for its time is brought into memory by that, and so is all behind it.
+    """
     if facts.position != 0 or facts.is_lane_runnable or facts.due_ms is not None or not needs_its_lane(facts):
+        return None
+    if facts.standing is not None and facts.standing.waiting is not None:
         return None
     cause = f"it holds its lane ({_status(facts)}), which is not among the runnable ones: the next owner won't see it"
     remedy = "its owner enters the lane among the runnable ones"
@@ -94,6 +99,23 @@ def its_retry_is_due_some_day(facts: InvocationFacts) -> Finding | None:
     cause = f"its next attempt is due in {left_seconds:.1f} s, and its due time is gone: nothing will wake it"
     remedy = "its owner enters the due time that its records name"
     return Finding(Kind.DUE_TIME_MISSING, place_of(facts), cause, remedy, lane_repair(facts))
+
+
+def its_timer_is_due_some_day(facts: InvocationFacts) -> Finding | None:
+    """What sleeps, or is to begin later, has a due time up to the commit that says that its time has come."""
+    wanted_ms = facts.timer_due_ms
+    if wanted_ms is None or facts.due_ms is not None:
+        return None
+    when = f"in {(wanted_ms - facts.now_ms) / 1000:.1f} s" if wanted_ms > facts.now_ms else "by now"
+    is_scheduled = facts.standing is not None and facts.standing.status is Status.SCHEDULED
+    what = "is to begin" if is_scheduled else "is to wake"
+    cause = f"it {what} {when}, and its due time is gone: nothing will do it"
+    remedy = "its owner enters the due time that its records name"
+    # One that is scheduled has no place in its lane yet, and must not get one before its time.
+    space = facts.space
+    named = NamedRepair(space.type_name, space.number, "due", facts.raw_id)
+    repair = named if is_scheduled else lane_repair(facts)
+    return Finding(Kind.DUE_TIME_MISSING, place_of(facts), cause, remedy, repair)
 
 
 def its_pause_has_an_owner(facts: InvocationFacts) -> Finding | None:
@@ -132,6 +154,7 @@ INVOCATION_CHECKS: Final[tuple[Check, ...]] = (
     its_lane_is_runnable,
     it_has_begun_as_the_first_of_its_lane,
     its_retry_is_due_some_day,
+    its_timer_is_due_some_day,
     its_pause_has_an_owner,
     has_no_result_yet,
 )

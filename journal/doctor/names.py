@@ -27,10 +27,13 @@ class Structure(StrEnum):
     CLAIMS = "k:"
     SENT = "sent"
     OUTBOX = "x:"
+    BASES = "bases"
     MARKS = "marks"
+    WITNESS = "w"
     HISTORIES = "hist"
     OBJECT_BLOBS = "b:"
     BLOBS = "blobs"
+    SET_ASIDE = "p:"
 
 
 #: The type of each; what has a name of its own ends with a colon and goes on with that.
@@ -47,14 +50,14 @@ TYPES: Final = {
     Structure.CLAIMS: b"hash",
     Structure.SENT: b"hash",
     Structure.OUTBOX: b"stream",
+    Structure.BASES: b"hash",
     Structure.MARKS: b"hash",
+    Structure.WITNESS: b"string",
     Structure.HISTORIES: b"zset",
     Structure.OBJECT_BLOBS: b"hash",
     Structure.BLOBS: b"zset",
+    Structure.SET_ASIDE: b"set",
 }
-
-#: What may stand under the tag of the namespace itself: the registries.
-REGISTRIES: Final = {b"workers": b"hash", b"types": b"hash", b"owners": b"hash"}
 
 _FIXED: Final = {each.value.encode(): each for each in Structure if not each.value.endswith(":")}
 _NAMED: Final = {each.value.encode(): each for each in Structure if each.value.endswith(":")}
@@ -114,7 +117,7 @@ def _fits(structure: Structure, rest: bytes) -> bool:
     match structure:
         case Structure.INVOCATION | Structure.RESULT:
             return len(rest) == ID_BYTES
-        case Structure.LANE | Structure.OBJECT | Structure.OBJECT_BLOBS:
+        case Structure.LANE | Structure.OBJECT | Structure.OBJECT_BLOBS | Structure.SET_ASIDE:
             return key_text(rest) is not None
         case Structure.CLAIMS:
             return rest.isdigit()

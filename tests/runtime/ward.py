@@ -28,6 +28,8 @@ from tests.faults.harness import eventually_answers
 LEASE_SECONDS = 0.6
 OWNER = "ward-oncall"
 KEY = "acme/o-1"
+#: The object that others wait for.
+CALLED = "acme/called"
 #: The pause before a second attempt that no test waits for in real time.
 PAUSE_SECONDS = 600.0
 
@@ -79,6 +81,29 @@ async def look(ctx: SharedContext, gate: str) -> str:
 async def park(ctx: ObjectContext) -> None:
     """Be paused at once."""
     raise ValueError("it never works")
+
+
+@job.handler
+async def nap(ctx: ObjectContext, seconds: float) -> str:
+    """Sleep once."""
+    await ctx.sleep(timedelta(seconds=seconds))
+    return "awake"
+
+
+@job.handler
+async def ask_for(ctx: ObjectContext, gate: str) -> str:
+    """Wait for another object, which waits for a file."""
+    return await ctx.call(hold, CALLED, gate)
+
+
+@job.handler(retry=RetryPolicy(first=timedelta(milliseconds=1), attempts=1))
+async def ask_once(ctx: ObjectContext, gate: str) -> str:
+    """Wait for another object for a moment, and be paused over it until a second file exists."""
+    if not Path(f"{gate}.mended").exists():
+        with anyio.move_on_after(0.05):
+            await ctx.call(hold, CALLED, gate)
+        raise ValueError("not in time")
+    return await ctx.call(hold, CALLED, gate)
 
 
 app = App([job])

@@ -1,0 +1,162 @@
+"""What waits for its time or for another object, damaged by hand: one sweep names it, and a repair lets it go on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from keylane import Handle, Runtime
+from keylane.journal.doctor.repairing import repair
+from keylane.journal.key import parse_id
+from keylane.testing import shift_clock
+from tests.faults.harness import eventually_answers
+from tests.runtime.ward import CALLED, KEY, PAUSE_SECONDS, Ward, add, ask_for, ask_once, gate_of, nap, opened
+
+pytestmark = pytest.mark.anyio
+
+PASSED = timedelta(seconds=PAUSE_SECONDS + 1)
+
+
+@pytest.fixture
+async def ward(store_url: str, namespace: str) -> AsyncIterator[Ward]:
+    async with opened(store_url, namespace) as ward:
+        yield ward
+
+
+async def due_ms(ward: Ward, raw_id: bytes) -> float:
+    score = await ward.redis("ZSCORE", ward.space.due, raw_id)
+    assert score is not None
+    return float(score)
+
+
+@pytest.mark.parametrize("is_resident", [True, False])
+async def test_the_lost_due_time_of_a_sleep_is_named_and_entered_again(ward: Ward, *, is_resident: bool) -> None:
+    """Whether its handler waits in memory or in the journal alone."""
+    async with ward.worker(waiting_residency_seconds=30.0 if is_resident else 0.05, resident_lanes=1) as runtime:
+        handle = await runtime.client.send(nap, KEY, PAUSE_SECONDS)
+        raw_id = await ward.waits(handle)
+        before = await due_ms(ward, raw_id)
+        assert await ward.kinds() == []
+        await ward.redis("ZREM", ward.space.due, raw_id)
+
+        report = await ward.sweep()
+        assert [finding.kind.value for finding in report.findings] == ["due-time-missing"]
+        assert "is to wake in" in report.findings[0].cause
+        await ward.repaired()
+        assert abs(await due_ms(ward, raw_id) - before) < 1000
+        await shift_clock(runtime, PASSED)
+        assert await handle.result(timeout=10) == "awake"
+
+
+async def test_the_lost_due_time_of_a_sleep_is_named_also_when_others_wait_behind_it(ward: Ward) -> None:
+    """They make the lane runnable, which wakes nobody while its owner lives."""
+    async with ward.worker() as runtime:
+        handle = await runtime.client.send(nap, KEY, PAUSE_SECONDS)
+        raw_id = await ward.waits(handle)
+        behind = await runtime.client.send(add, KEY)
+        await ward.began(behind)
+        assert await ward.kinds() == []
+        await ward.redis("ZREM", ward.space.due, raw_id)
+
+        assert await ward.kinds() == ["due-time-missing"]
+        await ward.repaired()
+        await shift_clock(runtime, PASSED)
+        assert await behind.result(timeout=10) == 1
+
+
+async def test_the_lost_due_time_of_what_is_to_begin_later_is_named_and_entered_again(ward: Ward) -> None:
+    """It gets no place in its lane before its time."""
+    async with ward.worker() as runtime:
+        handle = await runtime.client.send(add, KEY, delay=timedelta(seconds=PAUSE_SECONDS))
+        raw_id = await ward.waits(handle)
+        before = await due_ms(ward, raw_id)
+        await ward.redis("ZREM", ward.space.due, raw_id)
+
+        report = await ward.sweep()
+        assert [finding.kind.value for finding in report.findings] == ["due-time-missing"]
+        assert "is to begin in" in report.findings[0].cause
+        done = await ward.repaired()
+        assert "which is to begin later" in done[0].did[0]
+        assert abs(await due_ms(ward, raw_id) - before) < 1000
+        assert await ward.redis("EXISTS", ward.space.lane(KEY)) == 0
+        await shift_clock(runtime, PASSED)
+        assert await handle.result(timeout=10) == 1
+
+
+async def test_a_repair_of_a_lane_leaves_what_is_to_begin_later_out_of_it(ward: Ward, tmp_path: Path) -> None:
+    """Whoever names it in an order."""
+    async with ward.worker() as runtime:
+        raw_id = await ward.waits(await runtime.client.send(add, KEY, delay=timedelta(seconds=PAUSE_SECONDS)))
+        (partition,) = runtime.worker.partitions
+        assert await runtime.worker._mending._lanes.mend(partition, KEY, [raw_id]) == []
+        assert await ward.redis("EXISTS", ward.space.lane(KEY)) == 0
+
+
+async def calling(ward: Ward, runtime: Runtime, gate: Path) -> tuple[Handle[str], bytes]:
+    """Have an object wait for another one, which has begun."""
+    handle = await runtime.client.send(ask_for, KEY, str(gate))
+
+    async def has_begun() -> bool:
+        return await ward.redis("LLEN", ward.space.lane(CALLED)) == 1
+
+    await eventually_answers(has_begun, "the called one has begun")
+    return handle, parse_id(handle.id).raw
+
+
+async def test_a_lane_whose_holder_waits_for_another_object_is_not_runnable_and_healthy(
+    ward: Ward, tmp_path: Path
+) -> None:
+    """The reply brings it into memory, at whichever owner."""
+    gate = gate_of(tmp_path)
+    async with ward.worker(waiting_residency_seconds=0.05) as runtime:
+        handle, _ = await calling(ward, runtime, gate)
+        assert await ward.redis("SISMEMBER", ward.space.runnable, KEY) == 0
+        report = await ward.sweep()
+        assert report.findings == ()
+        assert [lane.key for lane in report.held_lanes] == [KEY]
+        assert "waits for the reply" in report.held_lanes[0].why
+    async with ward.worker() as runtime:
+        assert await ward.kinds() == []
+        gate.touch()
+        assert await runtime.client.attach(handle.id).result(timeout=10) == "went on"
+        assert await ward.kinds() == []
+
+
+async def test_a_lost_lane_of_one_that_waits_for_another_object_is_named_and_written_anew(
+    ward: Ward, tmp_path: Path
+) -> None:
+    """Not as a runnable one: its holder still waits."""
+    gate = gate_of(tmp_path)
+    async with ward.worker() as runtime:
+        handle, raw_id = await calling(ward, runtime, gate)
+        await ward.redis("DEL", ward.space.lane(KEY))
+
+        assert await ward.kinds() == ["invocation-without-lane"]
+        await ward.repaired()
+        assert await ward.redis("LRANGE", ward.space.lane(KEY), 0, -1) == [raw_id]
+        assert await ward.redis("SISMEMBER", ward.space.runnable, KEY) == 0
+        gate.touch()
+        assert await handle.result(timeout=10) == "went on"
+        assert await ward.kinds() == []
+
+
+async def test_what_was_resumed_over_an_open_call_stands_still_and_is_healthy(ward: Ward, tmp_path: Path) -> None:
+    """Its newest record says that it is queued, and an older one for what it waits."""
+    gate = gate_of(tmp_path)
+    async with ward.worker() as runtime:
+        handle = await runtime.client.send(ask_once, KEY, str(gate))
+        await ward.is_paused(runtime, handle)
+        Path(f"{gate}.mended").touch()
+        await runtime.client.resume(handle.id, reason="a test", by="a test")
+
+        async def stands_still() -> bool:
+            return await ward.redis("SISMEMBER", ward.space.runnable, KEY) == 0
+
+        await eventually_answers(stands_still, "it waits again")
+        assert await ward.kinds() == []
+        assert await repair(ward.store, await ward.sweep(), "a test") == []
+        gate.touch()
+        assert await handle.result(timeout=10) == "went on"
