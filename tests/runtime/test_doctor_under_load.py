@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -22,25 +23,67 @@ from keylane import (
     RetryableError,
     RetryPolicy,
     Runtime,
+    StoreUnavailable,
     TerminalError,
     VirtualObject,
 )
 from keylane.journal.doctor.report import Report
+from tests.faults.harness import StoreServer
 from tests.runtime.ward import LEASE_SECONDS, OWNER, Ward, opened, settings
 
 SWEEPS = 6
 CALLERS = 12
+LARGE_BYTES = 1200
+#: Everything is short-lived and little is kept in memory.
+RESTLESS: dict[str, Any] = {
+    "retry_first_seconds": 0.002,
+    "backlog_per_key": 60,
+    "blob_threshold_bytes": 1024,
+    "resident_lanes": 4,
+    "waiting_residency_seconds": 0.03,
+    "result_retention_seconds": 0.6,
+}
 
 QUICK = RetryPolicy(first=timedelta(milliseconds=2), cap=timedelta(milliseconds=20), attempts=3)
 
 
+leaf = VirtualObject("Leaf", owner=OWNER, partitions=2, state={"seen": int, "large": bytes})
+
+
+@leaf.handler
+async def take(ctx: ObjectContext, seed: int) -> bytes:
+    """Keep something that is often large, now and then after a while, and answer it."""
+    if seed % 7 == 0:
+        await ctx.sleep(timedelta(milliseconds=40))
+    ctx.set("seen", seed)
+    ctx.set("large", bytes([seed % 5]) * (seed % 4 * LARGE_BYTES))
+    return await ctx.run("copy", copied, seed)
+
+
+async def copied(seed: int) -> bytes:
+    """Return something that is often large."""
+    return bytes([seed % 5]) * (seed % 3 * LARGE_BYTES)
+
+
 def busy(name: str, on_paused: Any) -> VirtualObject:
-    """Return a type whose handlers end in every way, after steps, retries and pauses."""
+    """Return a type whose handlers end in every way, after steps, messages, sleeps, retries and pauses."""
     made = VirtualObject(name, owner=OWNER, partitions=2, state={"n": int}, retry=QUICK, on_paused=on_paused)
 
     @made.handler
     async def work(ctx: ObjectContext, seed: int) -> int:  # pyright: ignore[reportUnusedFunction]
         drawn = random.Random(seed)
+        where = f"acme/{drawn.randrange(12)}"
+        match drawn.randrange(8):
+            case 0:
+                await ctx.sleep(timedelta(milliseconds=drawn.randrange(1, 200)))
+            case 1 | 2:
+                await ctx.call(take, where, seed)
+            case 3:
+                await ctx.send(take, where, seed)
+            case 4:
+                await ctx.send(take, where, seed, delay=timedelta(milliseconds=drawn.randrange(1, 200)))
+            case _:
+                pass
         for number in range(drawn.randrange(4)):
             ctx.set("n", await ctx.run(f"step {number}", flaky_step, seed, retry=QUICK))
             await anyio.sleep(drawn.random() * 0.01)
@@ -66,7 +109,7 @@ async def flaky_step(seed: int) -> int:
     return seed
 
 
-APP = App([busy("Held", "hold"), busy("Skipped", "skip")])
+APP = App([busy("Held", "hold"), busy("Skipped", "skip"), leaf])
 
 
 @dataclass
@@ -97,9 +140,11 @@ class Load:
         idempotency_key = f"k{drawn.randrange(40)}" if drawn.random() < 0.3 else None
         seed = int(idempotency_key[1:]) if idempotency_key else drawn.randrange(1 << 30)
         try:
-            match drawn.randrange(5):
+            match drawn.randrange(6):
                 case 0:
                     await client.send(name, key, "work", seed, idempotency_key=idempotency_key)
+                case 5:
+                    await client.send(name, key, "work", seed, delay=timedelta(milliseconds=drawn.randrange(300)))
                 case 1 if self.paused:
                     await client.resume(self.paused.pop(), reason="test", by="test")
                 case _:
@@ -115,12 +160,14 @@ class Load:
 
 
 #: How calls of this load end beside their outputs.
-EXPECTED = frozenset({"InvocationFailed", "CallError", "IdempotencyConflict", "ResultExpired", "CallTimeout"})
+EXPECTED = frozenset(
+    {"InvocationFailed", "CallError", "IdempotencyConflict", "ResultExpired", "CallTimeout", "StoreUnavailable"}
+)
 
 
 async def looked_at(url: str, namespace: str, seed: int) -> list[Report]:
     """Return what the doctor says of a loaded namespace, again and again."""
-    fast = settings(retry_first_seconds=0.002, backlog_per_key=60)
+    fast = settings(**RESTLESS)
     options: dict[str, Any] = {"store": url, "namespace": namespace, "durability": "server", "settings": fast}
     reports: list[Report] = []
     async with (
@@ -137,17 +184,23 @@ async def looked_at(url: str, namespace: str, seed: int) -> list[Report]:
             reports += [await ward.sweep() for _ in range(SWEEPS)]
             load.ends = True
         assert load.calls > 50
+        there = [ward.store.space("Held", 0).sent, ward.store.space("Leaf", 0).marks]
+        there += [ward.store.space("Leaf", number).blob_index for number in range(2)]
+        assert [await ward.redis("EXISTS", key) for key in there] == [1] * len(there)
     return reports
 
 
 @pytest.mark.anyio
 async def test_a_busy_and_healthy_system_gives_no_finding(store_url: str, namespace: str) -> None:
-    """With retries, pauses, resumptions, idempotency keys and full lanes, on two workers."""
+    """With retries, pauses, resumptions, idempotency keys, full lanes, messages and sleeps, on two workers.
+
+    Large values come and go, results and histories expire, and lanes leave memory as soon as they can.
+    """
     reports = await looked_at(store_url, namespace, seed=1)
 
     assert [finding for report in reports for finding in report.findings] == []
     seen = {status for report in reports for status in report.looked.open}
-    assert {"queued", "waiting", "paused"} <= seen
+    assert {"queued", "waiting", "paused", "scheduled"} <= seen
 
 
 @pytest.mark.slow
@@ -180,3 +233,26 @@ async def test_a_worker_that_hands_over_gives_no_finding(store_url: str, namespa
 async def assert_clean(ward: Ward) -> None:
     report = await ward.sweep()
     assert report.findings == ()
+
+
+@pytest.mark.anyio
+async def test_a_restart_of_the_server_gives_no_finding(namespace: str) -> None:
+    """What is read before it, in the middle of it and after it."""
+    with StoreServer() as server:
+        options: dict[str, Any] = {"store": server.url, "namespace": namespace, "settings": settings(**RESTLESS)}
+        async with opened(server.url, namespace) as ward, Runtime(APP, **options) as one:
+            load = Load([one.client], random.Random(3))
+            async with anyio.create_task_group() as tasks:
+                for _ in range(4):
+                    tasks.start_soon(load.caller)
+                for _ in range(3):
+                    server.kill()
+                    server.start()
+                    await assert_clean_or_away(ward)
+                    await assert_clean(ward)
+                load.ends = True
+
+
+async def assert_clean_or_away(ward: Ward) -> None:
+    with contextlib.suppress(StoreUnavailable):
+        await assert_clean(ward)
