@@ -143,6 +143,10 @@ class Intake:
             partition.writer.commit(Commit([operations.settle_entry(entry)], _ignore))
 
     def _take_request(self, partition: Partition, entry: bytes, request: Request) -> None:
+        if request.kind is RequestKind.REPLY:
+            # Its sender has checked what it carries; a caller that never heard of it would wait for ever.
+            self.waits.take_reply(partition, entry, request)
+            return
         self._check_size(partition, request.payload)
         self._check_size(partition, request.basis)
         check_call(request.handler, request.idempotency_key)
@@ -151,9 +155,6 @@ class Intake:
             return
         if request.kind is RequestKind.REPAIR:
             self._repair(partition, request, entry)
-            return
-        if request.kind is RequestKind.REPLY:
-            self.waits.take_reply(partition, entry, request)
             return
         handler = find_handler(partition, request.handler, is_inside=request.kind.is_message)
         if handler.kind == "shared":

@@ -52,6 +52,11 @@ async def exchange(ctx: ObjectContext, count: int) -> int:
 
 
 @reader.handler
+async def mirror(ctx: ObjectContext, size_bytes: int) -> int:
+    return len(await ctx.call(keep, ctx.key, bytes(size_bytes)))
+
+
+@reader.handler
 async def wait_for(ctx: ObjectContext, name: str) -> str:
     return await ctx.call(gated, "acme/gated", name)
 
@@ -86,6 +91,16 @@ async def runtime(store_url: str, namespace: str) -> AsyncIterator[Runtime]:
 async def test_large_arguments_and_results_pass_between_objects_whole(runtime: Runtime) -> None:
     """Each object keeps large values on its own side; what crosses over must need nothing of the other."""
     assert await runtime.client.call(exchange, "acme/one", LARGE_BYTES, timeout=20) == LARGE_BYTES
+
+
+async def test_the_largest_value_passes_between_objects(store_url: str, namespace: str) -> None:
+    """What a message adds to a value must not make it one that is too large."""
+    limit_bytes = 4_096
+    # Three bytes say that it is a value of so many bytes.
+    largest = limit_bytes - 3
+    settings = SETTINGS.model_copy(update={"payload_limit_bytes": limit_bytes})
+    async with hosting(store_url, namespace, settings) as runtime:
+        assert await runtime.client.call(mirror, "acme/one", largest, timeout=20) == largest
 
 
 async def test_large_messages_survive_a_hand_over(store_url: str, namespace: str) -> None:
