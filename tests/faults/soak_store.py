@@ -20,7 +20,7 @@ import redis
 from keylane.journal.slots import slot_of
 
 from .harness import StoreServer, eventually_aside
-from .topologies import DOWN_MS, ClusterServers, NetworkServer, SentinelServers
+from .topologies import DOWN_MS, ClusterServers, SentinelServers
 from .worker_process import FAST
 
 #: A killed primary is noticed after a second; the rest is for slow machines.
@@ -136,13 +136,8 @@ class SeveralFaults:
             )
             self.promotions.append(time.monotonic() - killed)
             await anyio.sleep(choose.choice([0, 1.0]) * LEASE_SECONDS)
-            await anyio.to_thread.run_sync(self._start_as_replica, victim)
+            await anyio.to_thread.run_sync(self.servers.start_as_replica, victim)
             await self._settled()
-
-    def _start_as_replica(self, server: NetworkServer) -> None:
-        # Sentinels would tell a server that comes back as a primary only after ten seconds that it is none any more.
-        is_told = isinstance(self.servers, ClusterServers)
-        server.start(*(() if is_told else ("--replicaof", f"127.0.0.1 {self.servers.primaries[0].port}")))
 
     async def stop_primary(self, choose: random.Random) -> None:
         """Let a primary stand still: for a moment, or in a cluster until it has been replaced and learns of it."""

@@ -86,9 +86,7 @@ async def promoted(server: NetworkServer, servers: Servers) -> None:
 
 async def came_back(server: NetworkServer, servers: Servers) -> None:
     """Start a server that was killed, and wait until it follows its former replica."""
-    # Sentinels would tell a server that comes back as a primary only after ten seconds that it is none any more.
-    follow = () if isinstance(servers, ClusterServers) else ("--replicaof", f"127.0.0.1 {servers.primary.port}")
-    await anyio.to_thread.run_sync(server.start, *follow)
+    await anyio.to_thread.run_sync(servers.start_as_replica, server)
     await eventually_aside(lambda: server.follows, "the former primary is a replica", seconds=30)
     await eventually_aside(
         lambda: {each.replicas for each in servers.servers if each.is_primary} == {1}, "it has one", seconds=30

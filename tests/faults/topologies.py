@@ -254,6 +254,10 @@ class ClusterServers(_Several):
             (first, last) for first, last, (_, port, *_), *_ in server.ask("CLUSTER", "SLOTS") if port == server.port
         ]
 
+    def start_as_replica(self, server: NetworkServer) -> None:
+        """Start a server that was killed: the others tell it that it has been replaced."""
+        server.start()
+
     def other_primary(self, than: NetworkServer) -> NetworkServer:
         """Return a primary that is another one."""
         return next(server for server in self.servers if server is not than and server.is_primary)
@@ -364,6 +368,22 @@ class SentinelServers(_Several):
         ]
         live = sum(each[b"flags"] == b"slave" and each[b"master-link-status"] == b"ok" for each in replicas)
         return int(facts[b"num-other-sentinels"]), live, facts[b"flags"], int(facts[b"port"])
+
+    def start_as_replica(self, server: NetworkServer) -> None:
+        """Start a server that was killed, as the replica of the one that has its place.
+
+        Until every sentinel names that one, they take the former primary for the primary again once it is back. Later
+        they would tell it only after ten seconds that it is none any more.
+        """
+        primary = self.primary
+        wait_for(lambda: self.named == {primary.port}, "the sentinels name the new primary")
+        server.start("--replicaof", f"127.0.0.1 {primary.port}")
+
+    @property
+    def named(self) -> set[int]:
+        """The ports that the sentinels name as the primary's."""
+        words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+        return {int(self.ask_sentinel(number, *words)[1]) for number in range(SENTINELS)}
 
     def close(self) -> None:
         """Kill all and remove their directories."""

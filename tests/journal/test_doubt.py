@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from keylane.journal.doubt import DoubtSpan, Remembered, Verdict
+from keylane.journal.errors import StoreUnavailable
+from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.leases import acquire, observe, release
 from keylane.journal.node import Node
 from keylane.journal.restored import declare_restored, missing
@@ -37,13 +39,14 @@ def node_of(store: WiredStore) -> Node:
     return store.topology.node_of(store.space("Order", 0).owner)
 
 
-async def take(
+async def ask_for(
     store: WiredStore, *, may_lose: bool = False, remembered: Remembered | None = None
-) -> tuple[Owner, Acquired]:
+) -> Acquired | None:
+    """Try to get the partition of these tests, as it is seen, from whoever has it."""
     space = store.space("Order", 0)
     (seen,) = (await observe(store, [space])).seen
     assert isinstance(seen, Observation)
-    acquired = await acquire(
+    return await acquire(
         store,
         space,
         seen,
@@ -55,8 +58,14 @@ async def take(
         reach_seconds=REACH_MS / 1000,
         remembered=remembered,
     )
+
+
+async def take(
+    store: WiredStore, *, may_lose: bool = False, remembered: Remembered | None = None
+) -> tuple[Owner, Acquired]:
+    acquired = await ask_for(store, may_lose=may_lose, remembered=remembered)
     assert acquired is not None
-    return Owner(store, space, acquired.tenure), acquired
+    return Owner(store, store.space("Order", 0), acquired.tenure), acquired
 
 
 def memory_of(owner: Owner) -> Remembered:
@@ -260,3 +269,50 @@ async def test_every_connection_asks_who_answers(store: WiredStore) -> None:
     assert watch.identity.former_replication_id == ""
     assert watch.identity.started_ms <= time.time() * 1000
     assert len(str(watch.identity)) == 33
+
+
+async def test_a_server_that_is_replaced_during_an_acquisition_is_compared_with_once_more(
+    store: WiredStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was told of the former one has been noted by the new one, so that tenure is given back at once."""
+    owner, _ = await take(store)
+    servers = [FIRST, PROMOTED]
+
+    async def identity_of(space: PartitionSpace) -> ServerIdentity:
+        assert space == owner.space
+        return servers.pop(0) if len(servers) > 1 else servers[0]
+
+    monkeypatch.setattr(store, "identity_of", identity_of)
+    assert await ask_for(store) is None
+    (seen,) = (await observe(store, [owner.space])).seen
+    assert isinstance(seen, Observation)
+    assert seen.released
+    acquired = await ask_for(store)
+
+    assert acquired is not None
+    assert acquired.verdict is Verdict.DOUBT
+
+
+async def test_an_acquisition_without_an_answer_is_not_asked_for_again_at_another_server(
+    store: WiredStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one may have got it from the former one, with what was told of that: it would be taken for its own."""
+    servers = [FIRST, PROMOTED]
+
+    async def identity_of(space: PartitionSpace) -> ServerIdentity:
+        del space
+        return servers.pop(0) if len(servers) > 1 else servers[0]
+
+    async def unanswered(space: PartitionSpace) -> None:
+        raise StoreUnavailable(str(space), "no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "identity_of", identity_of)
+        patch.setattr(store, "settle", unanswered)
+        with pytest.raises(StoreUnavailable):
+            await ask_for(store)
+    node_of(store).identity.identity = PROMOTED
+    acquired = await ask_for(store)
+
+    assert acquired is not None
+    assert acquired.verdict is Verdict.DOUBT
