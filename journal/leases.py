@@ -103,7 +103,7 @@ async def acquire(
             await store.settle(space)
             break
         except StoreUnavailable:
-            if lease_clock() - sent_at > patience_seconds or not await _is_on(store, space, server):
+            if lease_clock() - sent_at > patience_seconds:
                 raise
             await anyio.sleep(ASK_AGAIN_SECONDS)
         except Refusal as refused:

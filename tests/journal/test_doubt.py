@@ -271,47 +271,30 @@ async def test_every_connection_asks_who_answers(store: WiredStore) -> None:
     assert len(str(watch.identity)) == 33
 
 
+@pytest.mark.parametrize("is_answered", [True, False], ids=["answered at once", "asked again after no answer"])
 async def test_a_server_that_is_replaced_during_an_acquisition_is_compared_with_once_more(
-    store: WiredStore, monkeypatch: pytest.MonkeyPatch
+    store: WiredStore, monkeypatch: pytest.MonkeyPatch, *, is_answered: bool
 ) -> None:
-    """What was told of the former one has been noted by the new one, so that tenure is given back at once."""
-    owner, _ = await take(store)
-    servers = [FIRST, PROMOTED]
-
-    async def identity_of(space: PartitionSpace) -> ServerIdentity:
-        assert space == owner.space
-        return servers.pop(0) if len(servers) > 1 else servers[0]
-
-    monkeypatch.setattr(store, "identity_of", identity_of)
-    assert await ask_for(store) is None
-    (seen,) = (await observe(store, [owner.space])).seen
-    assert isinstance(seen, Observation)
-    assert seen.released
-    acquired = await ask_for(store)
-
-    assert acquired is not None
-    assert acquired.verdict is Verdict.DOUBT
-
-
-async def test_an_acquisition_without_an_answer_is_not_asked_for_again_at_another_server(
-    store: WiredStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That one may have got it from the former one, with what was told of that: it would be taken for its own."""
+    """What the function was told of the former one is noted in the new one, so that tenure is given back at once."""
+    await take(store)
+    silences = [] if is_answered else [StoreUnavailable(store.url, "no answer")]
     servers = [FIRST, PROMOTED]
 
     async def identity_of(space: PartitionSpace) -> ServerIdentity:
         del space
         return servers.pop(0) if len(servers) > 1 else servers[0]
 
-    async def unanswered(space: PartitionSpace) -> None:
-        raise StoreUnavailable(str(space), "no answer")
+    async def settle(space: PartitionSpace) -> None:
+        del space
+        if silences:
+            raise silences.pop()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "identity_of", identity_of)
-        patch.setattr(store, "settle", unanswered)
-        with pytest.raises(StoreUnavailable):
-            await ask_for(store)
-    node_of(store).identity.identity = PROMOTED
+    monkeypatch.setattr(store, "identity_of", identity_of)
+    monkeypatch.setattr(store, "settle", settle)
+    assert await ask_for(store) is None
+    (seen,) = (await observe(store, [store.space("Order", 0)])).seen
+    assert isinstance(seen, Observation)
+    assert seen.released
     acquired = await ask_for(store)
 
     assert acquired is not None
