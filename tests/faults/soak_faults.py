@@ -29,6 +29,7 @@ READY_SECONDS = 30.0
 END_SECONDS = 30.0
 #: A worker that starts while the store is away may give up, as under any supervisor that starts it again.
 STARTS = 10
+START_AGAIN_SECONDS = 1.0
 #: Whether a process hears no notification at all is drawn at its start.
 DEAF_SHARE = 0.25
 
@@ -124,6 +125,7 @@ class Slot:
                 await self._process.ready(READY_SECONDS)
             except AssertionError:
                 await self._gave_up(self._process)
+                await anyio.sleep(START_AGAIN_SECONDS)
             else:
                 return
         self.wrong.append(f"{self.name} did not start {STARTS} times in a row")

@@ -117,8 +117,8 @@ class SeveralFaults:
     @property
     def hurts(self) -> Mapping[StoreHurt, int]:
         """The faults with their weights."""
-        common: dict[StoreHurt, int] = {self.fail_over: 4, self.stop_primary: 2, self.cut_off: 8, self.cut_replica: 2}
-        return {**common, self.move_slots: 3} if isinstance(self.servers, ClusterServers) else common
+        common: dict[StoreHurt, int] = {self.fail_over: 1, self.stop_primary: 1, self.cut_off: 6, self.cut_replica: 1}
+        return {**common, self.move_slots: 2} if isinstance(self.servers, ClusterServers) else common
 
     async def fail_over(self, choose: random.Random) -> None:
         """Kill a primary, wait until its replica has its place, and bring it back as the replica of that one."""

@@ -337,7 +337,7 @@ class SentinelServers(_Several):
             *(f"port {port}", "bind 127.0.0.1", f"dir {folder}", f"logfile {folder / 'log'}"),
             f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 2",
             f"sentinel down-after-milliseconds {SERVICE} {DOWN_MS}",
-            f"sentinel failover-timeout {SERVICE} 6000",
+            f"sentinel failover-timeout {SERVICE} 3000",
         ]
         configuration = folder / "sentinel.conf"
         configuration.write_text("\n".join(lines) + "\n")
