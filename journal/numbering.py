@@ -111,12 +111,23 @@ class Numbering:
         """Return what is durable of an outbox."""
         return self._durable.get(outbox, _NONE)
 
+    def raise_to(self, outbox: bytes, counted: Counted) -> None:
+        """Take note of messages that are in an outbox and were not known of, so that no number is given out twice."""
+        for numbers in (self._spelled, self._durable):
+            known = numbers.get(outbox, _NONE)
+            if known.assigned < counted.assigned:
+                numbers[outbox] = Counted(counted.assigned, max(known.acknowledged, counted.acknowledged))
+
     def assign(self, outbox: bytes) -> int:
         """Return the number of the next message."""
         counted = self._spelled.get(outbox, _NONE)
         number = counted.assigned + 1
         self._spelled[outbox] = Counted(number, counted.acknowledged)
         return number
+
+    def given_out(self, outbox: bytes) -> int:
+        """Return the last number that was given out, durable or not."""
+        return self._spelled.get(outbox, _NONE).assigned
 
     def acknowledge(self, outbox: bytes, number: int) -> None:
         """Note what has arrived."""

@@ -183,6 +183,20 @@ def _read(store: Store, outbox: bytes, done: EntriesRead, reply: Any) -> None:
     done([(int(name.partition(b"-")[0]), fields[1]) for name, fields in entries])
 
 
+async def read_span(store: Store, outbox: bytes) -> tuple[int, int] | None:
+    """Return the first and the last number of the messages that an outbox holds, None where it holds none.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands in its place.
+    """
+    ends = [("XRANGE", outbox, "-", "+", "COUNT", 1), ("XREVRANGE", outbox, "+", "-", "COUNT", 1)]
+    firsts, lasts = await ask(store, ends, [outbox, outbox])
+    if not firsts or not lasts:
+        return None
+    return int(firsts[0][0].partition(b"-")[0]), int(lasts[0][0].partition(b"-")[0])
+
+
 #: Messages that are read at once where all of an outbox is wanted.
 _PAGE: Final = 100
 

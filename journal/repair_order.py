@@ -25,6 +25,10 @@ class RepairOrder:
         days: Days whose idempotency keys may be kept for ever, each as a number in ASCII.
         claims: Idempotency keys whose invocations may have ended, each as `day:digest`.
         reads_inbox: Whether entries of the inbox may have been passed over.
+        calls: Raw ids of invocations whose calls of other objects may be lost.
+        outboxes: Partitions, as `Type.number`, to which messages may be stuck.
+        values: Large values that may be missing in the index of the partition, each as the index names it.
+        histories: Objects whose history may be missing in the index of the partition.
     """
 
     by: str
@@ -35,11 +39,16 @@ class RepairOrder:
     days: tuple[bytes, ...] = ()
     claims: tuple[bytes, ...] = ()
     reads_inbox: bool = False
+    calls: tuple[bytes, ...] = ()
+    outboxes: tuple[bytes, ...] = ()
+    values: tuple[bytes, ...] = ()
+    histories: tuple[bytes, ...] = ()
 
     def encode(self) -> bytes:
         """Return the bytes of the order."""
         names = (self.lane, self.due, self.streams, self.results, self.days, self.claims)
-        return pack((_REPAIR_ORDER, self.by, *names, int(self.reads_inbox)))
+        later = (self.calls, self.outboxes, self.values, self.histories)
+        return pack((_REPAIR_ORDER, self.by, *names, int(self.reads_inbox), *later))
 
     @classmethod
     def decode(cls, data: bytes) -> RepairOrder:
@@ -52,10 +61,12 @@ class RepairOrder:
 
 
 def _order(by: str, *fields: object) -> RepairOrder:
-    *names, reads_inbox = fields
-    return RepairOrder(by, *names, reads_inbox=bool(reads_inbox))  # pyright: ignore[reportArgumentType], the readers have checked them
+    names, reads_inbox, later = fields[:_NAMES_COUNT], fields[_NAMES_COUNT], fields[_NAMES_COUNT + 1 :]
+    return RepairOrder(by, *names, bool(reads_inbox), *later)  # pyright: ignore[reportArgumentType, reportCallIssue], the readers have checked them
 
 
 _REPAIR_ORDER: Final = 121
-_NAMES: Final = (sequence_of_bytes,) * 6
-_ORDERS: Final[Mapping[int, Layout[RepairOrder]]] = {_REPAIR_ORDER: Layout(_order, (a_text, *_NAMES, a_number))}
+_NAMES_COUNT: Final = 6
+_NAMES: Final = (sequence_of_bytes,) * _NAMES_COUNT
+_LATER: Final = (sequence_of_bytes,) * 4
+_ORDERS: Final[Mapping[int, Layout[RepairOrder]]] = {_REPAIR_ORDER: Layout(_order, (a_text, *_NAMES, a_number), _LATER)}

@@ -102,7 +102,7 @@ class LaneMending:
             CallError: The lane can't be read now.
             StoreUnavailable: The store is away.
         """
-        lane = await _loaded(partition, key_text)
+        lane = await loaded(partition, key_text)
         looked = await self._look(lane, ids)
         if not lane.loaded or lane.refused or partition.lanes.get(key_text) is not lane:
             raise CallError("its lane is being read again; ask once more")
@@ -196,7 +196,13 @@ class LaneMending:
         return did
 
 
-async def _loaded(partition: Partition, key_text: str) -> Lane:
+async def loaded(partition: Partition, key_text: str) -> Lane:
+    """Return a lane once it is in memory.
+
+    Raises:
+        CallError: It can't be read now.
+        InvalidKey: The text is not a key.
+    """
     lane = partition.lane(key_text)
     if not lane.loaded:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -24,11 +24,11 @@ from ..journal.outcomes import (
     encode_outcome,
 )
 from ..journal.recall import DAY_MS
-from ..journal.records import Completed, Failed, Scheduled
+from ..journal.records import Accepted, Completed, Failed, Scheduled
 from ..journal.repair_order import NAMED_MAX, RepairOrder
 from ..journal.requests import Request
 from .endings import answer
-from .lane_mending import FOR_EVER, LaneMending
+from .lane_mending import FOR_EVER, LaneMending, loaded
 from .loading import is_over
 from .partition import OwnershipLost
 
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from ..journal.store import Store
     from .errands import Errands
     from .inbox_reader import InboxReader
+    from .outbox import Outbox
     from .partition import Partition
+    from .waits import Waits
 
 logger = logging.getLogger("keylane.worker")
 
@@ -52,13 +54,19 @@ class Mending:
         errands: Runs what takes more than one look.
         lanes: Mends lanes.
         inboxes: Reads inboxes again.
+        waits: Ends the waits for calls that are lost.
+        outbox: Looks at outboxes again.
     """
 
-    def __init__(self, store: Store, errands: Errands, lanes: LaneMending, inboxes: InboxReader) -> None:
+    def __init__(
+        self, store: Store, errands: Errands, lanes: LaneMending, inboxes: InboxReader, waits: Waits, outbox: Outbox
+    ) -> None:
         self._store = store
         self._errands = errands
         self._lanes = lanes
         self._inboxes = inboxes
+        self._waits = waits
+        self._outbox = outbox
 
     def take(self, partition: Partition, request: Request, entry: bytes) -> None:
         """Take a repair order in; its answer says what was done."""
@@ -98,6 +106,8 @@ class Mending:
             (self._results, order.results),
             (self._days, order.days),
             (self._claims, order.claims),
+            (self._calls, order.calls),
+            (self._outboxes, order.outboxes),
         ]
         for look, names in looks:
             for name in names[:NAMED_MAX]:
@@ -176,6 +186,32 @@ class Mending:
             ]
         writes.append(operations.remember(space, int(day), digest, replace(entry, outcome=mark)))
         return [f"noted with its idempotency key how {invocation} ended"]
+
+    async def _calls(self, partition: Partition, raw_id: bytes, writes: list[Operation]) -> list[str]:
+        """Tell a caller that its call is lost."""
+        del writes
+        (found,) = await read_invocations(self._store, partition.space, [raw_id])
+        accepted = found.records[0] if found.records else None
+        if not isinstance(accepted, Accepted):
+            return []
+        lane = await loaded(partition, accepted.key)
+        if not await self._waits.fail_if_lost(self._store, partition, raw_id):
+            return []
+        gate = lane.gate()
+        if gate is not None:
+            await gate
+        return [f"ended the call of {partition.invocation_id(raw_id)} that nothing was left of, with MessageLost"]
+
+    async def _outboxes(self, partition: Partition, name: bytes, writes: list[Operation]) -> list[str]:
+        """Look at an outbox again, and write its numbers anew."""
+        del writes
+        target = name.decode(errors="replace")
+        type_name, dot, number = target.rpartition(".")
+        if not (type_name and dot and number.isdigit()):
+            return []
+        if await self._outbox.look_again(partition, target):
+            return [f"delivers messages to {target} that it did not know of"]
+        return [f"wrote the numbers of the messages to {target} anew"]
 
     async def _mark(self, partition: Partition, raw_id: bytes) -> OutcomeMark | None:
         """Return how an invocation ended, None where that is not known or it has not."""

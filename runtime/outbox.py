@@ -22,6 +22,7 @@ from ..journal.outbox import (
     deliver,
     read_entries,
     read_kept,
+    read_span,
 )
 from .partition import Partition, Phase
 from .route import WINDOW_MESSAGES, Route
@@ -106,6 +107,38 @@ class Outbox:
         route.is_again = self._is_again[partition]
         return route
 
+    async def look_again(self, partition: Partition, target: str) -> bool:
+        """Take messages in that lie in an outbox without being known of, and write its numbers anew.
+
+        Returns:
+            Whether there were such messages.
+
+        Raises:
+            StoreUnavailable: The store is away.
+            WrongKeyType: A foreign key stands where the outbox belongs.
+        """
+        outbox = partition.space.outbox(target)
+        span = await read_span(self._store, outbox)
+        routes = self._routes.get(partition)
+        if routes is None:
+            return False
+        numbering = partition.writer.numbering
+        first, last = span or (1, 0)
+        is_news = last > numbering.known(outbox).assigned and last > numbering.given_out(outbox)
+        if is_news:
+            numbering.raise_to(outbox, Counted(last, first - 1))
+            self._take_up(partition, routes, outbox, numbering.known(outbox))
+        writes: list[Operation] = [operations.acknowledge(outbox, numbering.known(outbox).acknowledged)]
+        partition.writer.commit(Commit(writes, _ignore))
+        return is_news
+
+    def _take_up(self, partition: Partition, routes: dict[bytes, Route], outbox: bytes, counted: Counted) -> None:
+        route = routes.get(outbox)
+        if route is None:
+            route = routes[outbox] = self._route(partition, outbox, counted, _FROM_ONE)
+        route.assigned = max(route.assigned, counted.assigned)
+        self._note(route)
+
     def leave(self, partition: Partition) -> None:
         """Deliver no more of a partition: whoever owns it next goes on."""
         self._routes.pop(partition, None)
@@ -168,6 +201,8 @@ class Outbox:
         missing = route.read([entry for entry in found if entry[0] <= route.assigned])
         if missing is not None:
             self._report(route, *missing)
+            # Where nothing follows what is lost, no delivery would ever note that it is done with.
+            self._acknowledge(route)
         self._note(route)
 
     def _report(self, route: Route, first: int, last: int) -> None:
@@ -266,6 +301,10 @@ class Outbox:
         route.is_acknowledging = False
         if error is None and self._is_ours(route):
             self._acknowledge(route)
+
+
+def _ignore(now_ms: int, error: BaseException | None) -> None:
+    del now_ms, error
 
 
 _NOTHING: Final = Counted()

@@ -22,6 +22,7 @@ from ..journal.messages import Reply
 from ..journal.outbox import read_messages
 from ..journal.outcomes import Refused, encode_outcome
 from ..journal.records import CallCompleted, CallStarted, TimerFired, TimerSet
+from ..journal.tracing import traceless
 from .endings import record
 from .invocation import Hold, Invocation
 from .partition import OwnershipLost, Partition, Phase
@@ -199,6 +200,23 @@ class Waits:
             is_lost = await leaves_no_trace(store, target, call.invocation)
             if is_lost and _awaits_reply(invocation, call.index) and partition.phase is Phase.OPEN:
                 self._lose_call(invocation, call)
+
+    async def fail_if_lost(self, store: Store, partition: Partition, raw_id: bytes) -> bool:
+        """Tell a caller in memory that its call was lost, if nothing is left of it; returns whether it was.
+
+        Raises:
+            StoreUnavailable: The store is away.
+        """
+        invocation = partition.open.get(raw_id)
+        waiting = None if invocation is None or invocation.standing is None else invocation.standing.waiting
+        if invocation is None or not isinstance(waiting, CallStarted) or waiting not in invocation.records:
+            return False
+        target = store.space(waiting.type_name, waiting.partition)
+        is_lost = await traceless(store, partition.space, target, [waiting.invocation])
+        if not is_lost or not _awaits_reply(invocation, waiting.index) or partition.phase is not Phase.OPEN:
+            return False
+        self._lose_call(invocation, waiting)
+        return True
 
     def _lose_call(self, invocation: Invocation, call: CallStarted) -> None:
         callee = format_id(call.type_name, call.partition, call.invocation)

@@ -101,7 +101,9 @@ class Worker:
         self._inboxes = InboxReader(store, self._intake, self._errands, self._partitions)
         self._blob_sweep = BlobSweep(store, self._partitions)
         lane_mending = LaneMending(store, self._loading, self._timers)
-        self._mending = Mending(store, self._errands, lane_mending, self._inboxes)
+        self._mending = Mending(
+            store, self._errands, lane_mending, self._inboxes, self._waits, self._outbox
+        )  # fmt: skip
         self._leases = LeaseThread(
             sync_leases(store, timeout_seconds=settings.renewal_seconds),
             lease_seconds=settings.lease_seconds,

@@ -17,6 +17,7 @@ from ..safety import Durability
 from ..store import MEMORY_LIMIT_RATIO, Store
 from ..types_registry import read_owners, read_types
 from .clocks import read_clocks
+from .delivering import Deliveries
 from .facts import First, LeaseHealth, PartitionFacts, Sign, TypeFacts
 from .findings import FindingBook
 from .inboxes import Inbox, age_ms, read_inbox, still_repeated
@@ -90,6 +91,8 @@ class _Checkup:
         facts_of_servers = await read_all_facts(store)
         spaces = [store.space(name, number) for name, count in self.types.items() for number in range(count)]
         before = await read_partitions(store, spaces)
+        deliveries = Deliveries(store)
+        unsent = await deliveries.begin(spaces)
         inboxes = await self._inboxes(before)
         walk = Walk(
             store, self.types, self.in_charge, self.book, plan.type_name, plan.limit, plan.progress
@@ -102,8 +105,10 @@ class _Checkup:
         spaces += sorted(walk.unknown, key=str)
         after = await read_partitions(store, spaces)
         oldest = await self._oldest(after, inboxes)
-        facts = [self._partition(space, before, after, oldest, watch, walk) for space in spaces]
+        self.book.add(await walk.calls.lost())
+        facts = [self._partition(space, before, after, oldest, unsent.get(space, 0), watch, walk) for space in spaces]
         self.book.add(check(each) for each in facts for check in PARTITION_CHECKS)
+        self.book.add(await deliveries.stuck({each.space for each in facts if each.is_live}))
         for inbox in inboxes.values():
             self.book.add(await still_repeated(store, inbox))
         types = self._types(facts, watch)
@@ -182,6 +187,7 @@ class _Checkup:
         before: Mapping[PartitionSpace, Reading],
         after: Mapping[PartitionSpace, Reading],
         oldest: Mapping[PartitionSpace, First],
+        unsent: int,
         watch: Watch,
         walk: Walk,
     ) -> PartitionFacts:
@@ -193,7 +199,7 @@ class _Checkup:
             reading.owner,
             reading.now_ms,
             watch.health(space) if space in before else LeaseHealth(Sign.UNREADABLE),
-            replace(backlog, open=walk.open_by_space[space]),
+            replace(backlog, open=walk.open_by_space[space], unsent=unsent),
             oldest.get(space),
             _earliest(before.get(space), reading),
             self.in_charge.get(name),
@@ -214,6 +220,8 @@ class _Checkup:
         ]
 
     def _note_what_was_left_out(self, walk: Walk) -> None:
+        if walk.calls.left_out:
+            self.notes.append(f"{walk.calls.left_out} calls that wait for their replies were not traced")
         if not walk.is_whole:
             self.notes.append(f"the walk stopped after {walk.keys} keys, as it was told: the others were not looked at")
 

@@ -107,6 +107,7 @@ class Backlog:
         due: Due times.
         undecodable: Entries that could not be read and were kept.
         open: Open invocations that have records of their own.
+        unsent: Messages in outboxes that have not arrived.
     """
 
     inbox: int = 0
@@ -114,11 +115,12 @@ class Backlog:
     due: int = 0
     undecodable: int = 0
     open: int = 0
+    unsent: int = 0
 
     @property
     def has_work(self) -> bool:
         """Whether an owner would have something to do."""
-        return bool(self.inbox or self.runnable or self.due or self.open)
+        return bool(self.inbox or self.runnable or self.due or self.open or self.unsent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,12 @@ def it_has_an_owner(facts: PartitionFacts) -> Finding | None:
 
 def _work(facts: PartitionFacts) -> str:
     backlog = facts.backlog
-    parts = [(backlog.inbox, "requests in its inbox"), (backlog.open, "open invocations"), (backlog.due, "due times")]
+    parts = [
+        (backlog.inbox, "requests in its inbox"),
+        (backlog.open, "open invocations"),
+        (backlog.due, "due times"),
+        (backlog.unsent, "messages in its outboxes"),
+    ]
     return ", ".join(f"{count} {what}" for count, what in parts if count) or "runnable lanes"
 
 

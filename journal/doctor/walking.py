@@ -10,10 +10,12 @@ from typing import Final
 from ..key import format_id
 from ..keyspace import PartitionSpace
 from ..store import Store
+from .calls import Calls
 from .examining import Unfinished, read_open_facts
 from .facts import InvocationFacts
 from .findings import Finding, FindingBook, Kind, LaneRepair, NamedRepair, Place
 from .invocation_checks import INVOCATION_CHECKS, is_doubtful, lane_repair
+from .message_checks import check_outbox, check_sent
 from .names import TYPES, KeyName, Structure, printable
 from .queue_checks import check_claims, check_due, check_lanes, check_runnable
 from .ranking import BusyKeys, HeldLanes
@@ -58,6 +60,11 @@ class Walk:
     busy: BusyKeys = field(default_factory=BusyKeys)
     doubtful: list[Doubtful] = field(default_factory=list[Doubtful])
     unknown: set[PartitionSpace] = field(default_factory=set[PartitionSpace])
+    calls: Calls = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin without any call."""
+        self.calls = Calls(self.store)
 
     async def run(self) -> None:
         """Walk to the end, or to the limit.
@@ -127,6 +134,7 @@ class Walk:
     async def _take_open(self, standings: list[Standing]) -> None:
         """Look at the invocations whose streams don't expire: they are open."""
         streams = [(self._space(each.name), each.name.rest) for each in standings if each.left_ms == FOR_EVER]
+        waiting: list[InvocationFacts] = []
         for facts in await read_open_facts(self.store, streams, self.in_charge):
             if isinstance(facts, Unfinished):
                 self.book.add([_unfinished(facts)])
@@ -135,9 +143,11 @@ class Walk:
             self.open_by_space[facts.space] += 1
             self.held.note(facts)
             self.book.add(check(facts) for check in INVOCATION_CHECKS)
+            waiting.append(facts)
             repair = lane_repair(facts)
             if repair is not None and is_doubtful(facts) and len(self.doubtful) < DOUBTFUL_MAX:
                 self.doubtful.append(_doubtful(facts, repair))
+        await self.calls.note(waiting)
 
     async def _take_queue(self, standing: Standing) -> None:
         name = standing.name
@@ -148,6 +158,10 @@ class Walk:
                 self.book.add(await check_runnable(self.store, self._space(name)))
             case Structure.DUE:
                 self.book.add(await check_due(self.store, self._space(name)))
+            case Structure.SENT:
+                self.book.add(await check_sent(self.store, self._space(name)))
+            case Structure.OUTBOX:
+                self.book.add(await check_outbox(self.store, self._space(name), name.rest))
             case Structure.CLAIMS:
                 self.book.add(await check_claims(self.store, self._space(name), name.rest, name.raw))
             case _:

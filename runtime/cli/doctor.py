@@ -191,6 +191,7 @@ def _partition(partition: PartitionReport) -> dict[str, Any]:
         "due": backlog.due,
         "undecodable": backlog.undecodable,
         "open": backlog.open,
+        "unsent": backlog.unsent,
     }
 
 

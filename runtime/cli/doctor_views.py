@@ -142,13 +142,14 @@ def _print_partitions(out: Page, report: Report) -> None:
         )
         for each in told
     ]
-    columns = ("partition", "owner", "worker", "epoch", "renewals", "inbox", "open", "runnable", "due", "undecodable")
+    counted = ("inbox", "open", "runnable", "due", "unsent", "undecodable")
+    columns = ("partition", "owner", "worker", "epoch", "renewals", *counted)
     out.put(_table(columns, rows))
 
 
 def _counts(partition: PartitionReport) -> tuple[int, ...]:
     backlog = partition.backlog
-    return (backlog.inbox, backlog.open, backlog.runnable, backlog.due, backlog.undecodable)
+    return (backlog.inbox, backlog.open, backlog.runnable, backlog.due, backlog.unsent, backlog.undecodable)
 
 
 def _worth_a_line(partitions: Sequence[PartitionReport]) -> list[PartitionReport]:

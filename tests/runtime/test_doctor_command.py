@@ -96,6 +96,7 @@ FORM: dict[str, Any] = {
             "due": int,
             "undecodable": int,
             "open": int,
+            "unsent": int,
         }
     ],
     "held_lanes": [
