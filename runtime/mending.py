@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..journal import operations
 from ..journal.batch import Commit, Operation
+from ..journal.blobs import parts_of
 from ..journal.codec import Undecodable, pack
 from ..journal.errors import Fenced, InternalError, KeylaneError, code_of, fields_of
 from ..journal.lane_reading import OpenInvocation, ask, read_invocations
@@ -108,6 +109,7 @@ class Mending:
             (self._claims, order.claims),
             (self._calls, order.calls),
             (self._outboxes, order.outboxes),
+            (self._values, order.values),
         ]
         for look, names in looks:
             for name in names[:NAMED_MAX]:
@@ -212,6 +214,17 @@ class Mending:
         if await self._outbox.look_again(partition, target):
             return [f"delivers messages to {target} that it did not know of"]
         return [f"wrote the numbers of the messages to {target} anew"]
+
+    async def _values(self, partition: Partition, member: bytes, writes: list[Operation]) -> list[str]:
+        """Enter a large value into the index, unless it is gone or entered already."""
+        space = partition.space
+        key_text, digest = parts_of(member)
+        words = [("ZSCORE", space.blob_index, member), ("HEXISTS", space.blobs(key_text), digest)]
+        score, is_there = await ask(self._store, words, [space.blob_index, space.blobs(key_text)])
+        if score is not None or not is_there:
+            return []
+        writes.append(operations.touch_blob(space, key_text, digest))
+        return [f"entered large value {digest.hex()} of {key_text} into the index"]
 
     async def _mark(self, partition: Partition, raw_id: bytes) -> OutcomeMark | None:
         """Return how an invocation ended, None where that is not known or it has not."""

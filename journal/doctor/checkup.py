@@ -24,7 +24,7 @@ from .inboxes import Inbox, age_ms, read_inbox, still_repeated
 from .partition_checks import PARTITION_CHECKS, memory_has_room, server_is_safe, type_has_a_worker
 from .partitions import Reading, read_partitions
 from .ranking import BusyKeys
-from .report import BusyKey, Looked, PartitionReport, Report
+from .report import BusyKey, Looked, PartitionReport, Report, owner_words
 from .server import libraries_of, read_servers
 from .walking import Progress, Walk
 from .watching import Watch
@@ -140,7 +140,7 @@ class _Checkup:
                 time.monotonic() - began,
                 max((each.health.watched_seconds for each in facts), default=0.0),
             ),
-            notices=self._notices(watch, libraries_of(servers), types, walk),
+            notices=self._notices(watch, libraries_of(servers), types, walk, facts),
         )
 
     async def _inboxes(self, readings: Mapping[PartitionSpace, Reading]) -> dict[PartitionSpace, Inbox]:
@@ -191,7 +191,7 @@ class _Checkup:
         watch: Watch,
         walk: Walk,
     ) -> PartitionFacts:
-        reading, name = after[space], space.type_name
+        earlier, reading, name = before.get(space), after[space], space.type_name
         backlog = reading.backlog
         return PartitionFacts(
             space,
@@ -201,9 +201,10 @@ class _Checkup:
             watch.health(space) if space in before else LeaseHealth(Sign.UNREADABLE),
             replace(backlog, open=walk.open_by_space[space], unsent=unsent),
             oldest.get(space),
-            _earliest(before.get(space), reading),
+            _past(earlier and earlier.earliest_due, reading.earliest_due, reading.now_ms),
             self.in_charge.get(name),
             any(worker.is_live and name in worker.hosts for worker in watch.workers()),
+            _past(earlier and earlier.earliest_history, reading.earliest_history, reading.now_ms),
         )
 
     def _types(self, facts: list[PartitionFacts], watch: Watch) -> list[TypeFacts]:
@@ -225,11 +226,14 @@ class _Checkup:
         if not walk.is_whole:
             self.notes.append(f"the walk stopped after {walk.keys} keys, as it was told: the others were not looked at")
 
-    def _notices(self, watch: Watch, libraries: tuple[str, ...], types: list[TypeFacts], walk: Walk) -> tuple[str, ...]:
+    def _notices(
+        self, watch: Watch, libraries: tuple[str, ...], types: list[TypeFacts], walk: Walk, facts: list[PartitionFacts]
+    ) -> tuple[str, ...]:
         workers = watch.workers()
         called = {worker.library for worker in workers if worker.is_live} | {self.store.library.name}
         notices = [f"worker {each.worker} is announced and silent" for each in workers if not each.is_live]
         notices += [f"worker {each.worker} can't be read: {each.problem}" for each in workers if each.problem]
+        notices += _losses(facts)
         notices += [f"no live worker calls the functions of {name}" for name in libraries if name not in called]
         notices += [f"no live worker hosts {each.name}, which has no work" for each in types if _rests(each)]
         if walk.held.count > len(walk.held):
@@ -239,17 +243,23 @@ class _Checkup:
         return tuple(notices)
 
 
+def _losses(facts: list[PartitionFacts]) -> list[str]:
+    return [
+        f"{each.space} has lost the end of its history {each.owner['losses']} times; its owners' logs say what"
+        for each in facts
+        if each.owner.get("losses", "0") != "0"
+    ]
+
+
 def _rests(facts: TypeFacts) -> bool:
     return not facts.workers and not facts.partitions_with_work
 
 
-def _earliest(before: Reading | None, after: Reading) -> First | None:
-    """Return what should have fired first, when it is past."""
-    if after.earliest_due is None or after.earliest_due[1] > after.now_ms:
+def _past(before: tuple[bytes, int] | None, after: tuple[bytes, int] | None, now_ms: int) -> First | None:
+    """Return what should have been dealt with first, when its time is past."""
+    if after is None or after[1] > now_ms:
         return None
-    raw_id, due_ms = after.earliest_due
-    is_unmoved = before is not None and before.earliest_due == after.earliest_due
-    return First(raw_id, after.now_ms - due_ms, is_unmoved)
+    return First(after[0], now_ms - after[1], before == after)
 
 
 def _is_worth_telling(facts: PartitionFacts) -> bool:
@@ -257,4 +267,6 @@ def _is_worth_telling(facts: PartitionFacts) -> bool:
 
 
 def _told(facts: PartitionFacts) -> PartitionReport:
-    return PartitionReport(facts.space.type_name, facts.space.number, facts.health, facts.backlog)
+    return PartitionReport(
+        facts.space.type_name, facts.space.number, facts.health, facts.backlog, owner_words(facts.owner)
+    )

@@ -153,6 +153,7 @@ class PartitionFacts:
         earliest_due: The due time that should fire first, when it is past.
         in_charge: Who is in charge of the type.
         is_hosted: Whether a live worker has the type's handlers.
+        earliest_history: The object whose history should have been looked at first, when its time is past.
     """
 
     space: PartitionSpace
@@ -165,6 +166,7 @@ class PartitionFacts:
     earliest_due: First | None = None
     in_charge: str | None = None
     is_hosted: bool = False
+    earliest_history: First | None = None
 
     @property
     def is_live(self) -> bool:

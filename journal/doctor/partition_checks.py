@@ -142,6 +142,16 @@ def its_due_times_fire(facts: PartitionFacts) -> Finding | None:
     return Finding(Kind.DUE_TIME_OVERDUE, Place(space.type_name, space.number, invocation=invocation), cause, remedy)
 
 
+def its_histories_shrink(facts: PartitionFacts) -> Finding | None:
+    """A live owner looks at idle objects at each sweep, the longest due ones first."""
+    due = facts.earliest_history
+    if due is None or not due.is_unmoved or due.age_ms < STUCK_MS or not facts.is_live:
+        return None
+    cause = f"the history of {due.name.decode(errors='replace')} was to be shrunk {due.age_ms / 1000:.0f} s ago"
+    remedy = "look into the log of its owner: it can't read the object, or the store refuses it"
+    return Finding(Kind.HISTORY_OVERDUE, _place(facts, facts.space.history), cause, remedy)
+
+
 def it_keeps_nothing_undecodable(facts: PartitionFacts) -> Finding | None:
     """Bytes that nobody could read are kept for somebody to look at."""
     count = facts.backlog.undecodable
@@ -172,6 +182,7 @@ PARTITION_CHECKS: Final[tuple[PartitionCheck, ...]] = (
     it_has_an_owner,
     its_inbox_moves,
     its_due_times_fire,
+    its_histories_shrink,
     it_keeps_nothing_undecodable,
     its_work_is_not_in_doubt,
 )

@@ -14,7 +14,7 @@ from .scanning import together
 
 #: Partitions that one turn is about.
 AT_ONCE: Final = 128
-_COMMANDS: Final = 6
+_COMMANDS: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,14 @@ class Reading:
         now_ms: The partition's time.
         backlog: What lies in it; open invocations are counted elsewhere.
         earliest_due: Raw id and time of what is due first.
+        earliest_history: The object whose history is to be looked at first, and when.
     """
 
     owner: Mapping[str, str]
     now_ms: int
     backlog: Backlog
     earliest_due: tuple[bytes, int] | None
+    earliest_history: tuple[bytes, int] | None
 
 
 async def read_partitions(store: Store, spaces: Sequence[PartitionSpace]) -> dict[PartitionSpace, Reading]:
@@ -58,17 +60,18 @@ def _words(space: PartitionSpace) -> list[tuple[Any, ...]]:
         ("ZCARD", space.due),
         ("XLEN", space.undecodable),
         ("ZRANGE", space.due, 0, 0, "WITHSCORES"),
+        ("ZRANGE", space.history, 0, 0, "WITHSCORES"),
     ]
 
 
 def _reading(replies: Sequence[Any], clock_ms: int) -> Reading:
-    flat, *counts, first = replies
+    flat, *counts, first, history = replies
     owner = {} if isinstance(flat, Exception) else _owner(flat)
     inbox, runnable, due, undecodable = (count if isinstance(count, int) else 0 for count in counts)
     offset_ms = _number(owner.get("offset", "0"))
     now_ms = max(clock_ms + offset_ms, _number(owner.get("time", "0")))
     backlog = Backlog(inbox, runnable, due, undecodable)
-    return Reading(owner, now_ms, backlog, _first(first))
+    return Reading(owner, now_ms, backlog, _first(first), _first(history))
 
 
 def _owner(flat: Sequence[bytes]) -> dict[str, str]:

@@ -102,7 +102,7 @@ async def check_runnable(store: Store, space: PartitionSpace) -> list[Finding]:
         StoreUnavailable: The store is away.
     """
     found: list[Finding] = []
-    async for names in _pages_of(store, "SSCAN", space.runnable):
+    async for names in pages_of(store, "SSCAN", space.runnable):
         keys = [key for key in map(key_text, names) if key is not None]
         found.extend(_no_key(space, name) for name in names if key_text(name) is None)
         there = await together(store, [("EXISTS", space.lane(key)) for key in keys])
@@ -141,7 +141,7 @@ async def check_due(store: Store, space: PartitionSpace) -> list[Finding]:
         StoreUnavailable: The store is away.
     """
     found: list[Finding] = []
-    async for words in _pages_of(store, "ZSCAN", space.due):
+    async for words in pages_of(store, "ZSCAN", space.due):
         over = await _over(store, space, words[::2])
         for start in range(0, len(over), IDS_MAX):
             (lane,) = await examine(store, [Question(space, "", tuple(over[start : start + IDS_MAX]))])
@@ -167,7 +167,7 @@ async def check_claims(store: Store, space: PartitionSpace, day: bytes, name: by
         StoreUnavailable: The store is away.
     """
     found: list[Finding] = []
-    async for words in _pages_of(store, "HSCAN", name):
+    async for words in pages_of(store, "HSCAN", name):
         unsettled: dict[bytes, bytes] = {}
         for digest, data in zip(words[::2], words[1::2], strict=True):
             try:
@@ -217,7 +217,7 @@ def _unreadable(space: PartitionSpace, name: bytes, digest: bytes, why: str) -> 
     )
 
 
-async def _pages_of(store: Store, command: str, name: bytes) -> AsyncIterator[list[Any]]:
+async def pages_of(store: Store, command: str, name: bytes) -> AsyncIterator[list[Any]]:
     """Return what a set, a sorted set or a hash holds, page by page; nothing where something else stands there."""
     cursor = b"0"
     while True:

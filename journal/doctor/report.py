@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -14,6 +14,9 @@ from .watching import WorkerSeen
 
 #: Raised when a field changes its meaning.
 FORM: Final = 1
+
+#: Fields of the owner hash that a report shows.
+OWNER_FIELDS: Final = ("history", "server", "losses", "lost", "doubt", "doubt_from", "doubt_until")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,18 @@ class ServerReport:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """A partition: its owner as it was watched, and what lies in it."""
+    """A partition: its owner as it was watched, what lies in it, and what its owner hash says of its history."""
 
     object_name: str
     number: int
     health: LeaseHealth
     backlog: Backlog
+    owner: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def owner_words(owner: Mapping[str, str]) -> dict[str, str]:
+    """Return what an owner hash says of a partition's history: which one it is, on which server, what was lost."""
+    return {name: owner[name] for name in OWNER_FIELDS if name in owner}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from .examining import Unfinished, read_open_facts
 from .facts import InvocationFacts
 from .findings import Finding, FindingBook, Kind, LaneRepair, NamedRepair, Place
 from .invocation_checks import INVOCATION_CHECKS, is_doubtful, lane_repair
+from .kept_checks import check_object_values, check_values
 from .message_checks import check_outbox, check_sent
 from .names import TYPES, KeyName, Structure, printable
 from .queue_checks import check_claims, check_due, check_lanes, check_runnable
@@ -162,6 +163,10 @@ class Walk:
                 self.book.add(await check_sent(self.store, self._space(name)))
             case Structure.OUTBOX:
                 self.book.add(await check_outbox(self.store, self._space(name), name.rest))
+            case Structure.BLOBS:
+                self.book.add(await check_values(self.store, self._space(name)))
+            case Structure.OBJECT_BLOBS:
+                self.book.add(await check_object_values(self.store, self._space(name), name.rest.decode()))
             case Structure.CLAIMS:
                 self.book.add(await check_claims(self.store, self._space(name), name.rest, name.raw))
             case _:

@@ -192,6 +192,8 @@ def _partition(partition: PartitionReport) -> dict[str, Any]:
         "undecodable": backlog.undecodable,
         "open": backlog.open,
         "unsent": backlog.unsent,
+        "history": partition.owner.get("history"),
+        "owner_fields": dict(partition.owner),
     }
 
 

@@ -97,6 +97,8 @@ FORM: dict[str, Any] = {
             "undecodable": int,
             "open": int,
             "unsent": int,
+            "history": (str, None),
+            "owner_fields": {},
         }
     ],
     "held_lanes": [
