@@ -236,11 +236,13 @@ class Cluster:
                 if time.monotonic() > deadline:
                     raise StoreUnavailable(str(self._address), self._last_error)
                 await anyio.sleep(LOOK_AGAIN_SECONDS)
+        tasks.start_soon(self._keep_map)
         with anyio.move_on_after(max(deadline - time.monotonic(), 0.1)):
-            while not all(node.calls.is_up and node.commits.is_up for node in self._nodes.values()):
+            while not all(node.calls.is_up and node.commits.is_up for node in self.nodes):
+                # One that is away may have been replaced, which the map has not told yet.
+                self.want_map()
                 await anyio.sleep(LOOK_AGAIN_SECONDS / 4)
         await self.wait_up(0.1)
-        tasks.start_soon(self._keep_map)
 
     async def _keep_map(self) -> None:
         while True:
