@@ -96,26 +96,34 @@ async def acquire(
     args = (partitions, epoch, seen.lease, token, worker, machine, *_told(server), *loss)
     # The lease counts from before the first time that these words were sent: any of them may be the one that counted.
     sent_at = lease_clock()
-    while True:
-        try:
-            answer = await _change(store, "acquire", space, args)
-            # What is read from here on, and told to callers, must not be what a failover takes back.
-            await store.settle(space)
-            break
-        except StoreUnavailable:
-            if lease_clock() - sent_at > patience_seconds:
-                raise
-            await anyio.sleep(ASK_AGAIN_SECONDS)
-        except Refusal as refused:
-            if refused.code == "MOVED_ON":
-                return None
-            raise _named(refused, space) from refused
+    answer = await _acquire(store, space, args, sent_at + patience_seconds)
+    if answer is None:
+        return None
     acquired = _acquired(answer, token, sent_at)
     if not await _is_on(store, space, server):
         # It was compared with, and has noted, a server that is not the one which has the partition: once more.
         await release(store, space, acquired.tenure)
         return None
     return acquired
+
+
+async def _acquire(store: Store, space: PartitionSpace, args: tuple[Any, ...], deadline: float) -> Any:
+    """Ask until there is an answer; None where the partition has moved on."""
+    while True:
+        try:
+            answer = await _change(store, "acquire", space, args)
+            # What is read from here on, and told to callers, must not be what a failover takes back.
+            await store.settle(space)
+        except StoreUnavailable:
+            if lease_clock() > deadline:
+                raise
+            await anyio.sleep(ASK_AGAIN_SECONDS)
+        except Refusal as refused:
+            if refused.code == "MOVED_ON":
+                return None
+            raise _named(refused, space) from refused
+        else:
+            return answer
 
 
 async def _is_on(store: Store, space: PartitionSpace, server: ServerIdentity | None) -> bool:
