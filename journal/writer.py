@@ -30,6 +30,9 @@ COMMITS_PER_BATCH = 300
 OPERATIONS_PER_BATCH = 400
 #: So does one that carries about so much, in values that are larger than usual, or a single commit that carries more.
 BYTES_PER_BATCH = 1 << 20
+#: So many commits fit into one call without being counted, as long as none of them has more operations than these.
+FEW_COMMITS = 10
+SMALL_OPERATIONS = OPERATIONS_PER_BATCH // FEW_COMMITS
 #: Turns that may be on the wire at once: the next is prepared while the server syncs the one before.
 TURNS_IN_FLIGHT = 2
 RESEND_FIRST_SECONDS = 0.02
@@ -91,6 +94,8 @@ class PartitionWriter:
         #: Told of the messages of each batch once they are durable; must not raise.
         self.on_posted: Callable[[list[Posted]], None] | None = None
         self._committer = committer
+        #: How many of the queued commits have to be looked at before they go out together.
+        self._large = 0
         self._home = committer
 
     def commit(self, commit: Commit) -> None:
@@ -98,6 +103,8 @@ class PartitionWriter:
         if self.lost is not None:
             _tell(commit, 0, self.lost)
             return
+        if commit.weight or len(commit.operations) > SMALL_OPERATIONS:
+            self._large += 1
         self.queued.append(commit)
         self._committer.commit_waits(self)
 
@@ -183,13 +190,22 @@ class PartitionWriter:
         self._committer.routes.troubles.pop(self.space.tag, None)
 
     def _next_commits(self) -> list[Commit]:
+        if len(self.queued) <= FEW_COMMITS and not self._large:
+            commits = list(self.queued)
+            self.queued.clear()
+            return commits
+        return self._bounded_commits()
+
+    def _bounded_commits(self) -> list[Commit]:
         queued, commits, operations, weight = self.queued, list[Commit](), 0, 0
         while queued and len(commits) < COMMITS_PER_BATCH:
             operations += len(queued[0].operations)
             weight += queued[0].weight
             if commits and (operations > OPERATIONS_PER_BATCH or weight > BYTES_PER_BATCH):
                 break
-            commits.append(queued.popleft())
+            commit = queued.popleft()
+            self._large -= is_large(commit)
+            commits.append(commit)
         return commits
 
     def applied(self, batch: Batch, now: int) -> None:
@@ -235,6 +251,7 @@ class PartitionWriter:
         self.numbering.take_back()
         self.number = batch.number - 1
         self.queued = deque(commit for commit in everything if commit not in refused)
+        self._large = sum(map(is_large, self.queued))
         reason = error if position is None else WrongKeyType(batch.key(position).decode(errors="replace"))
         for commit in refused:
             _tell(commit, 0, reason)
@@ -257,8 +274,14 @@ class PartitionWriter:
         self.number -= len(others)
         self.numbering.take_back(batch.counted for batch in kept)
         self.queued = deque(staying)
+        self._large = sum(map(is_large, self.queued))
         for commit in turned_away:
             _tell(commit, 0, StoreFull())
+
+
+def is_large(commit: Commit) -> bool:
+    """Return whether a commit is more than a small part of what one call may carry."""
+    return commit.weight > 0 or len(commit.operations) > SMALL_OPERATIONS
 
 
 def _wrong_position(error: Exception) -> int | None:

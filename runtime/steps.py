@@ -107,7 +107,8 @@ class Steps:
                 ctx.check_current()
             else:
                 await self._settle(ctx, lane, invocation)
-            await self.may_begin(ctx, lane, invocation)
+            if lane.partition.memory.is_full or has_too_many_records(invocation, self._records_max):
+                await self.may_begin(ctx, lane, invocation)
             settled = await self._try(ctx, lane, invocation, plan)
         if isinstance(settled, StepFailed):
             raise _error_of(settled)
@@ -265,7 +266,7 @@ class Steps:
         ctx.check_current()
         record(invocation, fact)
         raw_id = invocation.raw_id
-        delta = kept_delta(lane, ctx.writes)
+        delta = kept_delta(lane, ctx.writes) if ctx.writes else ctx.writes
         takes_in = not invocation.accepted
         writes = acceptance(lane, invocation)
         writes.append(operations.record(lane.partition.space, raw_id, fact))
