@@ -93,7 +93,9 @@ async def came_back(server: NetworkServer, servers: Servers) -> None:
     )
 
 
-@pytest.fixture(params=["cluster", "sentinel"])
+# A server that sentinels have failed over comes back as a replica within seconds or only after a minute, as their own
+# timers have it: that is for the long form.
+@pytest.fixture(params=["cluster", pytest.param("sentinel", marks=pytest.mark.nightly)])
 def servers(request: pytest.FixtureRequest) -> Servers:
     """Give a cluster, then a primary and a replica that sentinels watch."""
     return request.getfixturevalue("cluster" if request.param == "cluster" else "watched")
