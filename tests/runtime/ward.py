@@ -111,6 +111,8 @@ app = App([job])
 
 def settings(**more: Any) -> Settings:
     fast = {"lease_seconds": LEASE_SECONDS, "renewal_seconds": 0.15, "sweep_seconds": 0.2, "drain_limit_seconds": 0.2}
+    # Messages that have arrived stay in their outbox for as long as a loss may reach back.
+    fast["doubt_seconds"] = 0.05
     return Settings(**{**fast, **more})
 
 
