@@ -8,6 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -105,7 +106,7 @@ class NetworkServer(StoreServer):
         return len(re.findall(rb"state=online", self.ask("INFO", "replication")))
 
 
-class _Several:
+class _Several(ABC):
     """Servers that are stopped together."""
 
     def __init__(self) -> None:
@@ -120,9 +121,9 @@ class _Several:
             raise
         return self
 
+    @abstractmethod
     def start(self) -> None:
         """Start them."""
-        raise NotImplementedError
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -135,9 +136,9 @@ class _Several:
         for server in self.servers:
             server.__exit__(None, None, None)
 
+    @abstractmethod
     def primary_of(self, key: bytes) -> NetworkServer:
         """Return the server that takes writes to a key."""
-        raise NotImplementedError
 
     @property
     def primaries(self) -> list[NetworkServer]:

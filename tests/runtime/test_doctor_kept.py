@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from keylane import ObjectContext, Runtime, VirtualObject
 from keylane.journal.doctor import partition_checks
-from tests.runtime.ward import KEY, OWNER, Ward, add, opened, settings
+from tests.runtime.ward import KEY, OWNER, Ward, add, settings
 
 pytestmark = pytest.mark.anyio
 
@@ -20,12 +19,6 @@ holder = VirtualObject("Job", owner=OWNER, partitions=1, state={"large": bytes})
 async def keep(ctx: ObjectContext) -> None:
     """Keep something large."""
     ctx.set("large", b"x" * 4096)
-
-
-@pytest.fixture
-async def ward(store_url: str, namespace: str) -> AsyncIterator[Ward]:
-    async with opened(store_url, namespace) as ward:
-        yield ward
 
 
 def where(ward: Ward) -> dict[str, Any]:

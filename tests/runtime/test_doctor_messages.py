@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,11 @@ from keylane.journal.messages import child_id, reply_id
 from keylane.journal.numbering import Counted
 from keylane.journal.requests import Request, RequestKind
 from tests.faults.harness import eventually_answers
-from tests.runtime.ward import CALLED, KEY, Ward, a_send, add, ask_for, gate_of, opened
+from tests.runtime.ward import CALLED, KEY, Ward, a_send, add, ask_for, gate_of
 
 pytestmark = pytest.mark.anyio
 
 TARGET = "Job.0"
-
-
-@pytest.fixture
-async def ward(store_url: str, namespace: str) -> AsyncIterator[Ward]:
-    async with opened(store_url, namespace) as ward:
-        yield ward
 
 
 async def calling(ward: Ward, runtime: Runtime, gate: Path) -> tuple[Handle[str], bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,17 +12,11 @@ from keylane.journal.doctor.repairing import repair
 from keylane.journal.key import parse_id
 from keylane.testing import shift_clock
 from tests.faults.harness import eventually_answers
-from tests.runtime.ward import CALLED, KEY, PAUSE_SECONDS, Ward, add, ask_for, ask_once, gate_of, nap, opened
+from tests.runtime.ward import CALLED, KEY, PAUSE_SECONDS, Ward, add, ask_for, ask_once, gate_of, nap
 
 pytestmark = pytest.mark.anyio
 
 PASSED = timedelta(seconds=PAUSE_SECONDS + 1)
-
-
-@pytest.fixture
-async def ward(store_url: str, namespace: str) -> AsyncIterator[Ward]:
-    async with opened(store_url, namespace) as ward:
-        yield ward
 
 
 async def due_ms(ward: Ward, raw_id: bytes) -> float:

@@ -209,3 +209,14 @@ async def opened(url: str, namespace: str) -> AsyncGenerator[Ward]:
 def gate_of(folder: Path) -> Path:
     """Return a path at which no file is."""
     return folder / f"gate-{os.urandom(4).hex()}"
+
+
+async def orphaned(ward: Ward, *gates: Path) -> list[Any]:
+    """Leave invocations open without an owner, and take their lane away."""
+    async with ward.worker() as runtime:
+        handles = [await runtime.client.send(hold, KEY, str(gate)) for gate in gates]
+        for handle in handles:
+            await ward.began(handle)
+    await ward.redis("DEL", ward.space.lane(KEY))
+    await ward.redis("SREM", ward.space.runnable, KEY)
+    return handles
