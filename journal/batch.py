@@ -34,6 +34,11 @@ FIXED = {
 CommitDone = Callable[[int, BaseException | None], None]
 
 
+def unheard(now_ms: int, error: BaseException | None) -> None:
+    """Let a commit end that nobody waits for."""
+    del now_ms, error
+
+
 class Commit:
     """Operations that are applied together or not at all.
 
@@ -52,7 +57,7 @@ class Commit:
     def __init__(
         self,
         operations: list[Operation],
-        done: CommitDone,
+        done: CommitDone = unheard,
         lane: Hashable = None,
         *,
         takes_in: bool = False,

@@ -7,12 +7,12 @@ key has left to live is cut by as much, which comes to the same.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from datetime import timedelta
 
 from .keyspace import PartitionSpace
 from .lane_reading import ask
+from .scan import scan
 from .store import Store
 from .types_registry import read_types
 
@@ -49,13 +49,9 @@ async def shift_clock(store: Store, by: timedelta) -> None:
 async def _keys(store: Store, spaces: Collection[PartitionSpace]) -> list[bytes]:
     """Return the keys of partitions, each once, whatever the scan answers twice."""
     tags = {space.tag for space in spaces}
-    namespace = re.sub(r"([*?\[\]\\])", r"\\\1", store.namespace)
     found: dict[bytes, None] = {}
-    for node in store.nodes:
-        cursor = None
-        while cursor != b"0":
-            cursor, keys = await node.call("SCAN", cursor or b"0", "MATCH", f"{{{namespace}:*", "COUNT", KEYS_AT_ONCE)
-            found.update((key, None) for key in keys if key[: key.find(b"}") + 1] in tags)
+    async for keys in scan(store, f"{{{store.namespace}:".encode()):
+        found.update((key, None) for key in keys if key[: key.find(b"}") + 1] in tags)
     return list(found)
 
 

@@ -22,6 +22,7 @@ from .cluster_subscription import ClusterSubscription
 from .cluster_views import read_views
 from .committer import Committer
 from .errors import StoreUnavailable
+from .futures import resolve_reply
 from .keyspace import PartitionSpace
 from .library import Library
 from .link import Done
@@ -174,16 +175,7 @@ class Cluster:
         key = key_of(words)
         await self.reach(key)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def done(reply: Any) -> None:
-            if future.done():
-                return
-            if isinstance(reply, Exception):
-                future.set_exception(reply)
-            else:
-                future.set_result(reply)
-
-        Sending(self, words, done, key).send()
+        Sending(self, words, partial(resolve_reply, future), key).send()
         return await future
 
     async def reach(self, key: bytes | None) -> Node:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import anyio
 import redis.exceptions
 
-from .connections import ask
+from .connections import ask, connected
 from .errors import StoreError
 from .link import Connection, Link, LinkLost
 from .slots import View, view_of
@@ -43,17 +43,8 @@ async def read_views(
         views.append(await _view(host, link.call))
 
     async def over_connection(address: ServerAddress) -> None:
-        connection = connect(address)
-        try:
-            await connection.connect()
-
-            async def call(*words: Any) -> Any:
-                return await ask(connection, *words)
-
-            views.append(await _view(address.host, call))
-        finally:
-            with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
-                await connection.disconnect(nowait=True)
+        async with connected(connect(address)) as connection:
+            views.append(await _view(address.host, partial(ask, connection)))
 
     async def limited(question: Callable[..., Any], host: Host, *arguments: Any) -> None:
         try:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import anyio
 import redis
 import redis.asyncio.connection
 from redis.asyncio.retry import Retry
@@ -81,6 +84,17 @@ def sync_client_to(address: ServerAddress | SocketAddress, *, timeout_seconds: f
         retry=SyncRetry(NoBackoff(), 0),
         retry_on_error=[],
     )
+
+
+@asynccontextmanager
+async def connected(connection: Connection) -> AsyncGenerator[Connection]:
+    """Connect for a short while."""
+    try:
+        await connection.connect()
+        yield connection
+    finally:
+        with anyio.CancelScope(shield=True):
+            await connection.disconnect(nowait=True)
 
 
 async def ask(connection: Connection, *words: Any) -> Any:

@@ -10,7 +10,7 @@ import redis.exceptions
 
 from .errors import InternalError, KeylaneError, SchemaMismatch, StoreError, WrongKeyType
 from .keyspace import SCHEMA_VERSION, PartitionSpace
-from .store import Refusal, Store, is_missing_function, refusal
+from .store import Refusal, Store, refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,7 @@ async def read_all_due(
     """
     keys = [(space.owner, space.history if histories else space.due) for space in spaces]
     words = [(*store.words("due", each, read_only=True), limit) for each in keys]
-    replies = await store.each(words)
-    if any(isinstance(reply, Exception) and is_missing_function(reply) for reply in replies):
-        await store.load_library()
-        replies = await store.each(words)
+    replies = await store.each_fcall(words)
     return [_answer(space, reply) for space, reply in zip(spaces, replies, strict=True)]
 
 

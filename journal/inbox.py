@@ -6,11 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import redis.exceptions
 
 from .errors import KeylaneError, Overloaded, SchemaMismatch, StoreError, StoreUnavailable, WrongKeyType
+from .futures import resolve_reply
 from .keyspace import SCHEMA_VERSION, PartitionSpace
 from .library import FINISHING
 from .link import LinkLost
@@ -174,15 +176,7 @@ async def submit(
     """
     future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-    def done(verdict: bytes | KeylaneError) -> None:
-        if future.done():
-            return
-        if isinstance(verdict, bytes):
-            future.set_result(verdict)
-        else:
-            future.set_exception(verdict)
-
-    submission = Submission(store, space, request, done, limit_seconds)
+    submission = Submission(store, space, request, partial(resolve_reply, future), limit_seconds)
     try:
         return await future
     finally:

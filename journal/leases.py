@@ -16,7 +16,7 @@ from .errors import InternalError, SchemaMismatch, StoreError, StoreUnavailable,
 from .keyspace import PartitionSpace, registry_key
 from .renewals import Leases, NotRenewed, Renewal, Renewed, SentinelLeases, SyncLeases, TenureLost
 from .server_identity import ServerIdentity
-from .store import Refusal, Store, is_missing_function, refusal
+from .store import Refusal, Store, refusal
 from .tenure import (
     VACANT,
     Acquired,
@@ -173,11 +173,8 @@ async def observe(store: Store, spaces: Sequence[PartitionSpace]) -> Poll:
     """
     commands = [store.words("observe", [space.owner], read_only=True) for space in spaces]
     sent_at = lease_clock()
-    replies = await store.each(commands)
-    if any(isinstance(reply, Exception) and is_missing_function(reply) for reply in replies):
-        await store.load_library()
-        sent_at = lease_clock()
-        replies = await store.each(commands)
+    # From before the first sending, also where it had to be sent again: less time counts as seen than has passed.
+    replies = await store.each_fcall(commands)
     answered_at = lease_clock()
     seen = tuple(_observation(space, reply) for space, reply in zip(spaces, replies, strict=True))
     return Poll(sent_at, answered_at, seen)

@@ -12,6 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, cast
 
 import anyio
@@ -19,6 +20,7 @@ import hiredis
 import redis.exceptions
 
 from .errors import StoreUnavailable
+from .futures import resolve_reply
 
 # Its type hint allows one word only.
 pack_command: Callable[[tuple[Any, ...]], bytes] = cast("Any", hiredis).pack_command
@@ -142,16 +144,7 @@ class Link:
         if self._connection is None:
             await self.wait_up(self._answer_timeout)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def done(reply: Any) -> None:
-            if future.done():
-                return
-            if isinstance(reply, Exception):
-                future.set_exception(reply)
-            else:
-                future.set_result(reply)
-
-        self.submit(args, done)
+        self.submit(args, partial(resolve_reply, future))
         return await future
 
     async def wait_up(self, timeout_seconds: float) -> None:

@@ -42,11 +42,7 @@ class Counted:
         Raises:
             Undecodable: It is something else.
         """
-        try:
-            assigned, acknowledged = map(int, text.split(b":"))
-        except ValueError as error:
-            raise Undecodable(f"{text!r:.60} are not the numbers of an outbox") from error
-        return cls(assigned, acknowledged)
+        return cls(*_two_numbers(text, "the numbers of an outbox"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +68,15 @@ class Base:
         Raises:
             Undecodable: It is something else.
         """
-        try:
-            before, restarts = map(int, text.split(b":"))
-        except ValueError as error:
-            raise Undecodable(f"{text!r:.60} is not the base of an outbox") from error
-        return cls(before, restarts)
+        return cls(*_two_numbers(text, "the base of an outbox"))
+
+
+def _two_numbers(text: bytes, what: str) -> tuple[int, int]:
+    try:
+        first, second = map(int, text.split(b":"))
+    except ValueError as error:
+        raise Undecodable(f"{text!r:.60} is not {what}") from error
+    return first, second
 
 
 @dataclass(frozen=True, slots=True)

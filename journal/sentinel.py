@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +12,7 @@ import anyio
 import redis
 import redis.exceptions
 
-from .connections import ask, connection_to, sync_client_to
+from .connections import ask, connected, connection_to, sync_client_to
 from .link import Connection
 from .urls import Access, Host, SentinelAddress, ServerAddress
 
@@ -79,13 +78,8 @@ def _accesses(access: Access) -> tuple[Access, ...]:
 
 
 async def _ask_once(sentinel: ServerAddress, service: str) -> Any:
-    connection = connection_to(sentinel)
-    try:
-        await connection.connect()
+    async with connected(connection_to(sentinel)) as connection:
         return await ask(connection, *_QUESTION, service)
-    finally:
-        with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
-            await connection.disconnect(nowait=True)
 
 
 def _primary(address: SentinelAddress, reply: Any) -> ServerAddress:

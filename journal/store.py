@@ -159,11 +159,6 @@ class Store:
         return (await self.topology.reach(space.owner)).identity.identity
 
     @property
-    def memories(self) -> Sequence[MemoryWatch]:
-        """What is known of the memory of each server."""
-        return [node.memory for node in self.nodes]
-
-    @property
     def nodes(self) -> Sequence[Node]:
         """The servers that take writes: the only one, or each primary of a cluster."""
         return self.topology.nodes
@@ -308,17 +303,33 @@ class Store:
             return error if isinstance(error, StoreUnavailable) else reply
         return reply
 
+    async def each_fcall(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Do as `each` for calls of functions, of which none writes; the library is loaded where it is missing.
+
+        Raises:
+            StoreUnavailable: No server can be reached.
+        """
+        replies = await self.each(calls)
+        if any(isinstance(reply, Exception) and is_missing_function(reply) for reply in replies):
+            await self.load_library()
+            replies = await self.each(calls)
+        return replies
+
     async def together(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send commands in one turn and wait for all of their replies; a refusal is returned in its place.
 
         Raises:
             StoreUnavailable: A reply was lost, or the store refuses everything at the moment.
         """
-        replies = await self.each(commands)
-        for reply in replies:
-            if isinstance(reply, StoreUnavailable):
-                raise reply
-        return replies
+        return _all_answered(await self.each(commands))
+
+    async def together_fcall(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Do as `together` for calls of functions, of which none writes; the library is loaded where it is missing.
+
+        Raises:
+            StoreUnavailable: A reply was lost, or the store refuses everything at the moment.
+        """
+        return _all_answered(await self.each_fcall(calls))
 
     async def fcall(self, verb: str, keys: Sequence[bytes], args: Sequence[Any], *, read_only: bool = False) -> Any:
         """Call a function of the library.
@@ -410,6 +421,13 @@ def _openable(address: StoreAddress) -> ServerAddress | SocketAddress | Sentinel
     if isinstance(address, EmbeddedAddress):
         raise StoreError(f"{address} names an embedded store, which Runtime and `keylane dev` start; name its URL")
     return address
+
+
+def _all_answered(replies: list[Any]) -> list[Any]:
+    for reply in replies:
+        if isinstance(reply, StoreUnavailable):
+            raise reply
+    return replies
 
 
 def _ignore(reply: Any) -> None:

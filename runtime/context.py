@@ -304,6 +304,24 @@ class ExclusiveContext(ObjectContext):
             lost = self._lane.partition.writer.lost is not None
             raise self.end(Fenced() if lost else Suspended())
 
+    async def through(self, durable: asyncio.Future[None]) -> None:
+        """Wait until a commit that a run goes on from is durable.
+
+        Raises:
+            Suspended: The store refused it, or this run is not the current one any more.
+            Fenced: Another owner has taken over.
+        """
+        try:
+            await durable
+        except Exception as error:
+            # Whatever the store refused, this run was built on it and must not go on.
+            raise self.end(Suspended()) from error
+        except BaseException as error:
+            if not isinstance(error, asyncio.CancelledError):
+                self.end(error)
+            raise
+        self.check_current()
+
     def next_recorded(self) -> Record | None:
         """Return the next record of a step that a former run left, or None past the end."""
         recorded = self._recorded

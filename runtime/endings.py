@@ -6,13 +6,11 @@ from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..journal import codec, operations
-from ..journal.batch import Commit, CommitDone, Operation
+from ..journal import operations
+from ..journal.batch import Commit, CommitDone, Operation, unheard
 from ..journal.errors import (
     Fenced,
     KeylaneError,
-    code_of,
-    fields_of,
 )
 from ..journal.messages import Caller, Reply, reply_id
 from ..journal.operations import Delta, StateChange
@@ -21,11 +19,11 @@ from ..journal.outcomes import (
     IdempotencyEntry,
     Outcome,
     OutcomeMark,
-    Refused,
     Rejected,
     Succeeded,
     encode_outcome,
 )
+from ..journal.recall import DAY_MS
 from ..journal.records import (
     Accepted,
     AttemptFailed,
@@ -39,7 +37,7 @@ from ..journal.records import (
 )
 from ..journal.requests import Request, RequestKind
 from ..journal.transitions import advance
-from .failures import failure_of
+from .failures import failure_of, refused
 from .invocation import Hold, Invocation
 from .lane import Lane
 from .large_values import USUAL_BYTES, kept, kept_delta, kept_for, let_go, weigh
@@ -53,12 +51,6 @@ if TYPE_CHECKING:
 FULL_RETENTION_MS = 30_000
 #: How many invocations of a lane one commit takes in.
 ACCEPTED_PER_COMMIT = 50
-#: How long the hash of a day's idempotency keys outlives the retention of its youngest key.
-DAY_MS = 86_400_000
-
-
-def _nothing(now_ms: int, error: BaseException | None) -> None:
-    del now_ms, error
 
 
 def record(invocation: Invocation, fact: Record) -> None:
@@ -347,7 +339,7 @@ def refuse(
     caller: Caller | None = None,
 ) -> None:
     """Write down that a request from the inbox was not taken in, and why."""
-    outcome = encode_outcome(Refused(code_of(error), error.message, codec.pack(fields_of(error))))
+    outcome = encode_outcome(refused(error))
     answer(partition, raw_id, entry, client, outcome, caller=caller)
 
 
@@ -357,7 +349,7 @@ def answer(
     entry: bytes | None,
     client: bytes | None,
     outcome: bytes,
-    done: CommitDone = _nothing,
+    done: CommitDone = unheard,
     *,
     lane: Lane | None = None,
     about: bytes | None = None,

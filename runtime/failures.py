@@ -15,7 +15,7 @@ from ..journal.errors import (
     code_of,
     fields_of,
 )
-from ..journal.outcomes import Failure
+from ..journal.outcomes import Failure, Refused
 
 TRACEBACK_LIMIT_CHARACTERS = 1500
 #: What is longer of an error is cut: each failed attempt is recorded with its error.
@@ -92,3 +92,8 @@ def terminal_error(failure: Failure) -> TerminalError:
             return StepFailed(name, attempts, error)
         case _:
             return TerminalError(failure.message, code=failure.code, details=details)
+
+
+def refused(error: KeylaneError) -> Refused:
+    """Return what becomes of a request that is not taken in, or of a call that is lost."""
+    return Refused(code_of(error), error.message, codec.pack(fields_of(error)))

@@ -90,7 +90,7 @@ class Intake:
             request = Request.decode(data)
         except Undecodable:
             writes = [operations.keep_undecodable(data), operations.settle_entry(entry)]
-            partition.writer.commit(Commit(writes, _ignore, weight=len(data)))
+            partition.writer.commit(Commit(writes, weight=len(data)))
             return
         if partition.is_known(request.invocation):
             self._settle_copy(partition, entry, request)
@@ -140,7 +140,7 @@ class Intake:
     def _settle_copy(self, partition: Partition, entry: bytes, request: Request) -> None:
         known = partition.open.get(request.invocation)
         if known is None or known.entry != entry:
-            partition.writer.commit(Commit([operations.settle_entry(entry)], _ignore))
+            partition.writer.commit(Commit([operations.settle_entry(entry)]))
 
     def _take_request(self, partition: Partition, entry: bytes, request: Request) -> None:
         if request.kind is RequestKind.REPLY:
@@ -407,7 +407,3 @@ def _copy(future: asyncio.Future[None], source: asyncio.Future[None]) -> None:
         future.set_result(None)
     else:
         future.set_exception(DoorClosed())
-
-
-def _ignore(now_ms: int, error: BaseException | None) -> None:
-    del now_ms, error

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..journal import operations
 from ..journal.batch import Commit, CommitDone, Operation
 from ..journal.errors import StoreFull
+from ..journal.futures import resolve
 from ..journal.operations import Delta, StateChange
 from .invocation import Invocation
 from .large_values import compact
@@ -236,7 +237,7 @@ class Lane:
             BaseException: The commit was refused or the partition is lost.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.commit(writes, delta, partial(_resolve, future), takes_in=takes_in)
+        self.commit(writes, delta, partial(_written, future), takes_in=takes_in)
         await future
 
     def gate(self) -> asyncio.Future[None] | None:
@@ -259,7 +260,7 @@ class Lane:
         self._count()
         done(now_ms, error)
         turn_away_waiting(self.partition, self, error)
-        self._let_through(now_ms, error)
+        self._let_through(error)
 
     def _settled(self, delta: Delta | None, done: CommitDone | None, now_ms: int, error: BaseException | None) -> None:
         self._count()
@@ -274,16 +275,16 @@ class Lane:
                 self.large.forget_all()
         if done is not None:
             done(now_ms, error)
-        self._let_through(now_ms, self.error)
+        self._let_through(self.error)
 
     def _count(self) -> None:
         self._unsettled -= 1
         self._settled_count += 1
 
-    def _let_through(self, now_ms: int, error: BaseException | None) -> None:
+    def _let_through(self, error: BaseException | None) -> None:
         """Tell those who have waited for what is settled by now."""
         while self._gates and self._gates[0][0] <= self._settled_count:
-            _resolve(self._gates.popleft()[1], now_ms, error)
+            resolve(self._gates.popleft()[1], None, error)
         if self.error is not None and not self._unsettled:
             self.partition.lane_refused(self)
 
@@ -297,11 +298,6 @@ def apply(values: dict[str, bytes], delta: Delta) -> None:
             values[name] = value
 
 
-def _resolve(future: asyncio.Future[None], now_ms: int, error: BaseException | None) -> None:
+def _written(future: asyncio.Future[None], now_ms: int, error: BaseException | None) -> None:
     del now_ms
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
+    resolve(future, None, error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import anyio
@@ -44,7 +43,9 @@ async def whole(ctx: ExclusiveContext, lane: Lane, invocation: Invocation, store
     at_hand = partition.store.blob_cache.get(digest_in(stored))
     while at_hand is None:
         try:
-            await _durable(ctx, lane)
+            gate = lane.gate()
+            if gate is not None:
+                await ctx.through(gate)
             at_hand = await read_blob(partition.store, partition.space, lane.key_text, stored, what)
         except StoreUnavailable:
             await anyio.sleep(READ_AGAIN_SECONDS)
@@ -54,19 +55,3 @@ async def whole(ctx: ExclusiveContext, lane: Lane, invocation: Invocation, store
             raise ctx.end(Suspended()) from error
         ctx.check_current()
     return at_hand
-
-
-async def _durable(ctx: ExclusiveContext, lane: Lane) -> None:
-    """Wait until the commits are applied that may still carry the bytes."""
-    gate = lane.gate()
-    if gate is None:
-        return
-    try:
-        await gate
-    except Exception as error:
-        # Whatever the store refused, this run was built on it and must not go on.
-        raise ctx.end(Suspended()) from error
-    except BaseException as error:
-        if not isinstance(error, asyncio.CancelledError):
-            ctx.end(error)
-        raise

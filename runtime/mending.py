@@ -13,12 +13,12 @@ from ..journal import operations
 from ..journal.batch import Commit, Operation
 from ..journal.blobs import parts_of
 from ..journal.codec import Undecodable, pack
-from ..journal.errors import Fenced, InternalError, KeylaneError, code_of, fields_of
+from ..journal.errors import Fenced, InternalError, KeylaneError
+from ..journal.futures import resolve
 from ..journal.lane_reading import OpenInvocation, ask, read_invocations
 from ..journal.outcomes import (
     IdempotencyEntry,
     OutcomeMark,
-    Refused,
     Rejected,
     Succeeded,
     decode_outcome,
@@ -29,6 +29,7 @@ from ..journal.records import Accepted, Completed, Failed, Scheduled
 from ..journal.repair_order import NAMED_MAX, RepairOrder
 from ..journal.requests import Request
 from .endings import answer
+from .failures import refused
 from .lane_mending import FOR_EVER, LaneMending, loaded
 from .loading import is_over
 from .partition import OwnershipLost
@@ -86,10 +87,10 @@ class Mending:
             # The order lies in the inbox still, for the next owner.
             return
         except KeylaneError as error:
-            outcome = _refusal(error)
+            outcome = encode_outcome(refused(error))
         except Exception:
             logger.exception("%s: a repair failed", partition.space)
-            outcome = _refusal(InternalError("the runtime failed on this repair; see its log"))
+            outcome = encode_outcome(refused(InternalError("the runtime failed on this repair; see its log")))
         finally:
             partition.serving.discard(request.invocation)
         answer(partition, request.invocation, entry, request.client, outcome)
@@ -251,20 +252,10 @@ class Mending:
 
 async def _durable(partition: Partition, writes: list[Operation]) -> None:
     """Write something that belongs to no lane, and wait until it is durable."""
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def done(now_ms: int, error: BaseException | None) -> None:
-        del now_ms
-        if future.done():
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
+        resolve(future, now_ms, error)
 
     partition.writer.commit(Commit(writes, done))
     await future
-
-
-def _refusal(error: KeylaneError) -> bytes:
-    return encode_outcome(Refused(code_of(error), error.message, pack(fields_of(error))))

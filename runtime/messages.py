@@ -11,6 +11,7 @@ import anyio
 from ..journal import noted, operations
 from ..journal.batch import Operation
 from ..journal.errors import Deadlock, Fenced, KeylaneError, StoreUnavailable
+from ..journal.futures import resolve
 from ..journal.key import format_id
 from ..journal.messages import Caller, Held, child_id, closes
 from ..journal.outcomes import decode_outcome
@@ -225,7 +226,7 @@ class Messages:
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done = partial(_written, invocation, fact, durable, was_accepted)
         lane.commit(writes, delta or None, done, takes_in=not was_accepted, about=invocation.raw_id)
-        await self._steps.through(ctx, durable)
+        await ctx.through(durable)
         ctx.pass_durable_point()
 
 
@@ -271,9 +272,4 @@ def _written(
             invocation.due_ms = now_ms + fact.delay_ms
     elif not was_accepted and not isinstance(error, Fenced | OwnershipLost):
         take_out(invocation)
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
+    resolve(future, None, error)

@@ -129,7 +129,7 @@ class Outbox:
             numbering.raise_to(outbox, Counted(last, first - 1))
             self._take_up(partition, routes, outbox, numbering.known(outbox))
         writes: list[Operation] = [operations.acknowledge(outbox, numbering.known(outbox).acknowledged)]
-        partition.writer.commit(Commit(writes, _ignore))
+        partition.writer.commit(Commit(writes))
         return is_news
 
     def _take_up(self, partition: Partition, routes: dict[bytes, Route], outbox: bytes, counted: Counted) -> None:
@@ -301,10 +301,6 @@ class Outbox:
         route.is_acknowledging = False
         if error is None and self._is_ours(route):
             self._acknowledge(route)
-
-
-def _ignore(now_ms: int, error: BaseException | None) -> None:
-    del now_ms, error
 
 
 _NOTHING: Final = Counted()

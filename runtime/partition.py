@@ -414,11 +414,11 @@ class Partition:
 
     def settle_entry(self, entry: bytes) -> None:
         """Take a copy of a request that was dealt with out of the inbox."""
-        self.writer.commit(Commit([operations.settle_entry(entry)], _ignore))
+        self.writer.commit(Commit([operations.settle_entry(entry)]))
 
     def forget_due(self, raw_id: bytes) -> None:
         """Take out a due time that belongs to nothing open."""
-        self.writer.commit(Commit([operations.unschedule(raw_id)], _ignore))
+        self.writer.commit(Commit([operations.unschedule(raw_id)]))
 
     @property
     def is_quiet(self) -> bool:
@@ -428,7 +428,3 @@ class Partition:
 
 def _never() -> bool:
     return False
-
-
-def _ignore(now_ms: int, error: BaseException | None) -> None:
-    del now_ms, error

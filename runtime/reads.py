@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from ..journal import codec
 from ..journal.blobs import read_blob
 from ..journal.codec import Undecodable
 from ..journal.errors import (
@@ -22,16 +21,14 @@ from ..journal.errors import (
     KeylaneError,
     PayloadTooLarge,
     TerminalError,
-    code_of,
-    fields_of,
 )
 from ..journal.key import Key, format_id
 from ..journal.lane_reading import read_state
-from ..journal.outcomes import Outcome, Refused, Rejected, Succeeded, encode_outcome
+from ..journal.outcomes import Outcome, Rejected, Succeeded, encode_outcome
 from .blocking_context import BlockingReadingContext
 from .bounds import check_unpacked
 from .endings import answer
-from .failures import failure_of
+from .failures import failure_of, refused
 from .own_context import in_own_context
 from .partition import Partition, Phase
 from .reading_context import ReadingContext
@@ -136,7 +133,7 @@ class Reads:
         except (TerminalError, InvalidOutput, PayloadTooLarge) as error:
             return Rejected(failure_of(error, self._payload_limit_bytes))
         except KeylaneError as error:
-            return Refused(code_of(error), error.message, codec.pack(fields_of(error)))
+            return refused(error)
         except BaseException as error:
             if _is_from_outside(error):
                 raise

@@ -26,6 +26,7 @@ from ..journal.errors import (
 from ..journal.errors import (
     StepFailed as StepFailedError,
 )
+from ..journal.futures import resolve
 from ..journal.records import PauseReason, Record, StepAttemptFailed, StepCompleted, StepFailed
 from .bounds import SHORT_NAME, check_name, check_unpacked, has_too_many_records, why_too_many
 from .commands import diverge
@@ -140,7 +141,7 @@ class Steps:
             accept_in_order(lane, invocation)
         gate = lane.gate()
         if gate is not None:
-            await self.through(ctx, gate)
+            await ctx.through(gate)
 
     async def may_begin(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation) -> None:
         """Wait until the store has room for what a command records; one record too many parks the invocation.
@@ -167,24 +168,6 @@ class Steps:
                 raise ctx.end(suspended) from None
             finally:
                 partition.sleepers.pop(invocation.raw_id, None)
-        ctx.check_current()
-
-    async def through(self, ctx: ExclusiveContext, durable: asyncio.Future[None]) -> None:
-        """Wait until a commit that a run goes on from is durable.
-
-        Raises:
-            Suspended: The store refused it, or this run is not the current one any more.
-            Fenced: Another owner has taken over.
-        """
-        try:
-            await durable
-        except Exception as error:
-            # Whatever the store refused, this run was built on it and must not go on.
-            raise ctx.end(Suspended()) from error
-        except BaseException as error:
-            if not isinstance(error, asyncio.CancelledError):
-                ctx.end(error)
-            raise
         ctx.check_current()
 
     async def _try(
@@ -274,7 +257,7 @@ class Steps:
         writes.extend(more)
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lane.commit(writes, delta or None, partial(_recorded, invocation, fact, durable), takes_in=takes_in)
-        await self.through(ctx, durable)
+        await ctx.through(durable)
         ctx.pass_durable_point()
 
     async def _wait(
@@ -325,12 +308,7 @@ def _recorded(
     del now_ms
     if error is None:
         invocation.records.append(fact)
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
+    resolve(future, None, error)
 
 
 def _error_of(settled: StepFailed) -> TerminalError:

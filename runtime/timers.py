@@ -151,7 +151,7 @@ class Timers:
 
     def _fire(self, partition: Partition, raw_id: bytes) -> None:
         wake = partition.waiting.pop(raw_id)
-        partition.writer.commit(Commit([operations.unschedule(raw_id)], _ignore))
+        partition.writer.commit(Commit([operations.unschedule(raw_id)]))
         wake()
 
     def suspend(self, partition: Partition) -> None:
@@ -166,7 +166,3 @@ class Timers:
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _ignore(now_ms: int, error: BaseException | None) -> None:
-    del now_ms, error

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..journal import operations
 from ..journal.batch import Commit, Operation
-from ..journal.codec import Undecodable, pack
-from ..journal.errors import Fenced, MessageLost, Suspended, code_of, fields_of
+from ..journal.codec import Undecodable
+from ..journal.errors import Fenced, MessageLost, Suspended
 from ..journal.inbox import leaves_no_trace
 from ..journal.key import format_id
 from ..journal.messages import Reply
 from ..journal.outbox import read_messages
-from ..journal.outcomes import Refused, encode_outcome
+from ..journal.outcomes import encode_outcome
 from ..journal.records import CallCompleted, CallStarted, TimerFired, TimerSet
 from ..journal.tracing import traceless
 from .endings import record
+from .failures import refused
 from .invocation import Hold, Invocation
 from .partition import OwnershipLost, Partition, Phase
 from .wheel import Wheel
@@ -101,7 +102,7 @@ class Waits:
             reply = Reply.decode(request.payload or b"")
         except Undecodable:
             writes = [operations.keep_undecodable(request.encode()), operations.settle_entry(entry)]
-            partition.writer.commit(Commit(writes, _ignore))
+            partition.writer.commit(Commit(writes))
             return
         partition.lane(request.key)
         partition.serving.add(request.invocation)
@@ -221,7 +222,7 @@ class Waits:
     def _lose_call(self, invocation: Invocation, call: CallStarted) -> None:
         callee = format_id(call.type_name, call.partition, call.invocation)
         error = MessageLost(invocation_id=callee)
-        outcome = encode_outcome(Refused(code_of(error), error.message, pack(fields_of(error))))
+        outcome = encode_outcome(refused(error))
         logger.error("%s: its call %s was lost", invocation.lane.partition.invocation_id(invocation.raw_id), callee)
         self._end(invocation, CallCompleted(call.index, outcome), [], _nothing, _nothing)
 
@@ -296,7 +297,3 @@ def _note_taken(partition: Partition, raw_id: bytes) -> None:
 
 def _nothing() -> None:
     pass
-
-
-def _ignore(now_ms: int, error: BaseException | None) -> None:
-    del now_ms, error

@@ -253,10 +253,6 @@ class Worker:
         """Ask the store now what time it is in each partition and what is due by it, as the sweep does each second."""
         await self._timers.ask(self._ownership.partitions)
 
-    async def sweep_large_values(self) -> None:
-        """Delete the large values that nothing has needed for the retention, as the sweep does from time to time."""
-        await self._blob_sweep.sweep()
-
     def lost(self, partition: Partition) -> None:
         """Take note that a tenure ended."""
         self._timers.suspend(partition)

@@ -16,7 +16,6 @@ from .examining import Question, examine
 from .facts import InvocationFacts
 from .findings import Finding, Kind, NamedRepair
 from .invocation_checks import place_of
-from .scanning import together
 
 #: So many calls are kept for the end of the walk: those of which their callee's partition had nothing yet.
 TRACED_MAX: Final = 20_000
@@ -51,7 +50,7 @@ class Calls:
             ("EXISTS", target.result(call.invocation), target.invocation(call.invocation))
             for target, (_, call) in zip(targets, waiting, strict=True)
         ]
-        there = await together(self.store, words)
+        there = await self.store.together(words)
         for (facts, call), target, is_there in zip(waiting, targets, there, strict=True):
             if is_there:
                 continue

@@ -15,7 +15,6 @@ from ..numbering import HISTORY_FIELD, Base
 from ..store import Store
 from .findings import Finding
 from .message_checks import counted_of, stuck
-from .scanning import together
 
 #: A message that a live owner has not delivered for so long is stuck; it tries again every two seconds at least.
 STUCK_SECONDS: Final = 5.0
@@ -90,9 +89,7 @@ class Deliveries:
         found: dict[_Route, _Pending] = {}
         for start in range(0, len(spaces), AT_ONCE):
             piece = spaces[start : start + AT_ONCE]
-            replies = await together(
-                self.store, [(word, *key) for space in piece for word, key in _words(space)]
-            )  # fmt: skip
+            replies = await self.store.together([(word, *key) for space in piece for word, key in _words(space)])
             for at, space in enumerate(piece):
                 sent, bases = replies[2 * at : 2 * at + 2]
                 if not isinstance(sent, Exception) and not isinstance(bases, Exception):
@@ -109,9 +106,7 @@ class Deliveries:
             if counted is not None and counted.assigned > counted.acknowledged
         }
         targets = list(open_ones)[: max(count, 0)]
-        marks = await together(
-            self.store, [("HGET", self._space(target).marks, space.name) for target in targets]
-        )  # fmt: skip
+        marks = await self.store.together([("HGET", self._space(target).marks, space.name) for target in targets])
         base_of, history = dict(_pairs(bases)), dict(_pairs(sent)).get(HISTORY_FIELD.encode(), b"").decode()
         found: dict[_Route, _Pending] = {}
         for target, mark in zip(targets, marks, strict=True):

@@ -29,7 +29,7 @@ from ..records import (
 from ..snapshots import Entry
 from ..store import Store
 from .facts import InvocationFacts
-from .scanning import FOR_EVER, together
+from .scanning import FOR_EVER
 
 #: First records that are asked for in one turn: each may hold an argument of the payload limit, so turns grow only
 #: while what came is small.
@@ -112,7 +112,7 @@ async def examine(store: Store, questions: Sequence[Question]) -> list[ExaminedL
         StoreUnavailable: The store is away.
     """
     calls = [_words(store, each) for each in questions]
-    replies = await together(store, calls)
+    replies = await store.together_fcall(calls)
     return [_lane(question, reply) for question, reply in zip(questions, replies, strict=True)]
 
 
@@ -188,7 +188,7 @@ async def _read_turn(
 ) -> int:
     """Add the facts of some invocations; returns how many bytes were read."""
     words = [("XRANGE", space.invocation(raw_id), "-", "+", "COUNT", 1) for space, raw_id in turn]
-    firsts = [_entries(reply) for reply in await together(store, words)]
+    firsts = [_entries(reply) for reply in await store.together(words)]
     keys = [_key_of(entries) for entries in firsts]
     # One whose acceptance can't be read belongs to no lane that we could name; the empty one is nobody's.
     questions = [Question(space, key or "", (raw_id,)) for (space, raw_id), key in zip(turn, keys, strict=True)]
@@ -225,7 +225,7 @@ async def _with_open_wait(store: Store, facts: InvocationFacts, seen: Examined) 
 async def _newest_command(store: Store, stream: bytes, end: bytes) -> Noted | None:
     """Return the newest command among the records before an entry: they were there when that one was the newest."""
     while True:
-        (page,) = await together(store, [("XREVRANGE", stream, b"(" + end, "-", "COUNT", OPEN_WAIT_PAGE)])
+        (page,) = await store.together([("XREVRANGE", stream, b"(" + end, "-", "COUNT", OPEN_WAIT_PAGE)])
         entries = _entries(page)
         notes = [noted(entry) for entry in entries]
         command = next((note for note in notes if isinstance(note.record, _COMMANDS)), None)

@@ -12,7 +12,6 @@ from ..noted import Bound, read_stream
 from ..open_reading import request_of
 from ..store import Store
 from .findings import Finding, InboxRepair, Kind, Place
-from .scanning import together
 
 #: How much of an inbox is looked at; owners refuse requests where more entries than these lie in it.
 LOOKED_AT: Final = Bound(10_000, 16 << 20)
@@ -79,7 +78,7 @@ async def still_repeated(store: Store, inbox: Inbox) -> list[Finding]:
 
 
 async def _is_there(store: Store, space: PartitionSpace, name: bytes) -> bool:
-    (entries,) = await together(store, [("XRANGE", space.inbox, name, name)])
+    (entries,) = await store.together([("XRANGE", space.inbox, name, name)])
     return bool(entries) and not isinstance(entries, Exception)
 
 

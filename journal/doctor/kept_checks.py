@@ -11,7 +11,6 @@ from ..store import Store
 from .findings import Finding, Kind, NamedRepair, Place
 from .names import key_text, printable
 from .queue_checks import pages_of
-from .scanning import together
 
 #: Large values of one object whose places in the index are looked for.
 VALUES_MAX: Final = 5_000
@@ -28,7 +27,7 @@ async def check_values(store: Store, space: PartitionSpace) -> list[Finding]:
         members = [member for member in words[::2] if _is_member(member)]
         absent = await _absent(store, space, members)
         # Value and entry come and go in one commit: an entry that is still there belongs to a value that should be.
-        scores = await together(store, [("ZSCORE", space.blob_index, member) for member in absent])
+        scores = await store.together([("ZSCORE", space.blob_index, member) for member in absent])
         named = [member for member, score in zip(absent, scores, strict=True) if isinstance(score, bytes | float)]
         found.extend(_missing(space, member) for member in await _absent(store, space, named))
     return found
@@ -41,7 +40,7 @@ def _is_member(member: bytes) -> bool:
 
 async def _absent(store: Store, space: PartitionSpace, members: Sequence[bytes]) -> list[bytes]:
     parts = [parts_of(member) for member in members]
-    there = await together(store, [("HEXISTS", space.blobs(key), digest) for key, digest in parts])
+    there = await store.together([("HEXISTS", space.blobs(key), digest) for key, digest in parts])
     return [member for member, is_there in zip(members, there, strict=True) if is_there == 0]
 
 
@@ -61,14 +60,14 @@ async def check_object_values(store: Store, space: PartitionSpace, key: str) -> 
     Raises:
         StoreUnavailable: The store is away.
     """
-    (count,) = await together(store, [("HLEN", space.blobs(key))])
+    (count,) = await store.together([("HLEN", space.blobs(key))])
     if not isinstance(count, int) or count > VALUES_MAX:
         return []
-    (digests,) = await together(store, [("HKEYS", space.blobs(key))])
+    (digests,) = await store.together([("HKEYS", space.blobs(key))])
     if isinstance(digests, Exception):
         return []
     members = [member_of(key, digest) for digest in digests]
-    scores = await together(store, [("ZSCORE", space.blob_index, member) for member in members])
+    scores = await store.together([("ZSCORE", space.blob_index, member) for member in members])
     unnamed = [member for member, score in zip(members, scores, strict=True) if score is None]
     absent = set(await _absent(store, space, unnamed))
     return [_not_indexed(space, member) for member in unnamed if member not in absent]

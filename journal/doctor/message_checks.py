@@ -14,7 +14,6 @@ from ..numbering import HISTORY_FIELD, Counted
 from ..store import Store
 from .findings import Finding, Kind, NamedRepair, Place
 from .names import printable
-from .scanning import together
 
 _HISTORY: Final = HISTORY_FIELD.encode()
 
@@ -25,7 +24,7 @@ async def check_sent(store: Store, space: PartitionSpace) -> list[Finding]:
     Raises:
         StoreUnavailable: The store is away.
     """
-    (flat,) = await together(store, [("HGETALL", space.sent)])
+    (flat,) = await store.together([("HGETALL", space.sent)])
     if isinstance(flat, Exception):
         return []
     found: list[Finding] = []
@@ -57,8 +56,8 @@ def counted_of(target: bytes, text: bytes) -> Counted | None:
 async def _missing(store: Store, space: PartitionSpace, target: bytes, before: Counted) -> list[Finding]:
     """Compare what had been sent with the outbox, less what has arrived by then."""
     outbox = space.outbox(target.decode())
-    (said,) = await together(store, [("XINFO", "STREAM", outbox)])
-    (text,) = await together(store, [("HGET", space.sent, target)])
+    (said,) = await store.together([("XINFO", "STREAM", outbox)])
+    (text,) = await store.together([("HGET", space.sent, target)])
     after = counted_of(target, text) if isinstance(text, bytes) else None
     if after is None or after.acknowledged >= before.assigned:
         return []
@@ -98,10 +97,10 @@ async def check_outbox(store: Store, space: PartitionSpace, target: bytes) -> li
         StoreUnavailable: The store is away.
     """
     outbox = space.outbox(target.decode(errors="replace"))
-    (before,) = await together(store, [("HGET", space.sent, target)])
+    (before,) = await store.together([("HGET", space.sent, target)])
     ends = [("XRANGE", outbox, "-", "+", "COUNT", 1), ("XREVRANGE", outbox, "+", "-", "COUNT", 1)]
-    firsts, lasts = await together(store, ends)
-    (after,) = await together(store, [("HGET", space.sent, target)])
+    firsts, lasts = await store.together(ends)
+    (after,) = await store.together([("HGET", space.sent, target)])
     if any(isinstance(each, Exception) for each in (before, firsts, lasts, after)) or not firsts or not lasts:
         return []
     numbers = Counted() if after is None else counted_of(target, after)

@@ -10,7 +10,6 @@ from ..keyspace import PartitionSpace
 from ..store import Store
 from .clocks import read_clocks
 from .facts import Backlog
-from .scanning import together
 
 #: Partitions that one turn is about.
 AT_ONCE: Final = 128
@@ -46,7 +45,7 @@ async def read_partitions(store: Store, spaces: Sequence[PartitionSpace]) -> dic
     for start in range(0, len(spaces), AT_ONCE):
         piece = spaces[start : start + AT_ONCE]
         clocks = await read_clocks(store)
-        replies = await together(store, [words for space in piece for words in _words(space)])
+        replies = await store.together([words for space in piece for words in _words(space)])
         for at, space in enumerate(piece):
             found[space] = _reading(replies[_COMMANDS * at : _COMMANDS * (at + 1)], clocks.of(space))
     return found

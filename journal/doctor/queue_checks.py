@@ -14,7 +14,7 @@ from ..store import Store
 from .examining import IDS_MAX, Question, examine
 from .findings import Finding, Kind, LaneRepair, NamedRepair, Place
 from .names import key_text, printable
-from .scanning import FOR_EVER, together
+from .scanning import FOR_EVER
 
 #: Names that one page of a queue has.
 PAGE: Final = 500
@@ -34,7 +34,7 @@ async def check_lanes(store: Store, lanes: Sequence[tuple[PartitionSpace, str]])
         first = 0
         while piece:
             words = [("LRANGE", space.lane(key), first, first + PAGE - 1) for space, key in piece]
-            replies = await together(store, words)
+            replies = await store.together(words)
             named = [_Named(*lane, ids) for lane, ids in zip(piece, replies, strict=True) if isinstance(ids, list)]
             found.extend(await _check_named(store, named))
             piece = [(each.space, each.key) for each in named if len(each.ids) == PAGE]
@@ -53,7 +53,7 @@ class _Named(NamedTuple):
 async def _check_named(store: Store, named: Sequence[_Named]) -> list[Finding]:
     found: list[Finding] = []
     words = [("PTTL", each.space.invocation(raw_id)) for each in named for raw_id in each.ids]
-    kept = iter(await together(store, words))
+    kept = iter(await store.together(words))
     for space, key, ids in named:
         found.extend(_repeated(space, key, ids))
         over = [raw_id for raw_id, left_ms in zip(ids, kept, strict=False) if left_ms != FOR_EVER]
@@ -67,7 +67,7 @@ async def _check_named(store: Store, named: Sequence[_Named]) -> list[Finding]:
 
 async def _over(store: Store, space: PartitionSpace, ids: Sequence[bytes]) -> list[bytes]:
     """Return the ids whose invocations have ended or are gone, as it seems at a first look."""
-    replies = await together(store, [("PTTL", space.invocation(raw_id)) for raw_id in ids])
+    replies = await store.together([("PTTL", space.invocation(raw_id)) for raw_id in ids])
     return [raw_id for raw_id, left_ms in zip(ids, replies, strict=True) if left_ms != FOR_EVER]
 
 
@@ -105,7 +105,7 @@ async def check_runnable(store: Store, space: PartitionSpace) -> list[Finding]:
     async for names in pages_of(store, "SSCAN", space.runnable):
         keys = [key for key in map(key_text, names) if key is not None]
         found.extend(_no_key(space, name) for name in names if key_text(name) is None)
-        there = await together(store, [("EXISTS", space.lane(key)) for key in keys])
+        there = await store.together([("EXISTS", space.lane(key)) for key in keys])
         empty = [key for key, exists in zip(keys, there, strict=True) if exists == 0]
         lanes = await examine(store, [Question(space, key) for key in empty])
         for key, lane in zip(empty, lanes, strict=True):
@@ -190,7 +190,7 @@ async def _unsettled(
     """
     ended = set(await _over(store, space, list(digests.values())))
     suspects = [digest for digest, raw_id in digests.items() if raw_id in ended]
-    again = await together(store, [("HGET", name, digest) for digest in suspects])
+    again = await store.together([("HGET", name, digest) for digest in suspects])
     return [
         _claim(space, day, digest, digests[digest])
         for digest, data in zip(suspects, again, strict=True)
@@ -221,7 +221,7 @@ async def pages_of(store: Store, command: str, name: bytes) -> AsyncIterator[lis
     """Return what a set, a sorted set or a hash holds, page by page; nothing where something else stands there."""
     cursor = b"0"
     while True:
-        (reply,) = await together(store, [(command, name, cursor, "COUNT", PAGE)])
+        (reply,) = await store.together([(command, name, cursor, "COUNT", PAGE)])
         if isinstance(reply, Exception):
             return
         cursor, words = reply

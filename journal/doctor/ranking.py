@@ -19,7 +19,6 @@ from ..surroundings import Surroundings
 from ..transitions import Status
 from .facts import InvocationFacts, LeaseHealth, Sign
 from .report import BusyKey, HeldLane
-from .scanning import together
 
 #: So many held lanes are told of.
 HELD_MAX: Final = 50
@@ -66,7 +65,7 @@ class HeldLanes:
         """
         holders = [entry[3] for entry in sorted(self._heap, reverse=True)]
         words = [("LRANGE", facts.space.lane(facts.key), 1, BEHIND_NAMED) for facts in holders]
-        replies = await together(store, words)
+        replies = await store.together(words)
         return tuple(
             _told(facts, [] if isinstance(behind, Exception) else behind, health.get(facts.space))
             for facts, behind in zip(holders, replies, strict=True)
@@ -146,7 +145,7 @@ class BusyKeys:
             StoreUnavailable: The store is away.
         """
         names = [busy.space.object(busy.key) for busy in self._busy()]
-        replies = await together(store, [("XINFO", "STREAM", name) for name in names])
+        replies = await store.together([("XINFO", "STREAM", name) for name in names])
         return {
             name: _entries_added(reply)
             for name, reply in zip(names, replies, strict=True)

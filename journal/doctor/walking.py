@@ -9,6 +9,7 @@ from typing import Final
 
 from ..key import format_id
 from ..keyspace import PartitionSpace
+from ..scan import SCAN_COUNT, scan
 from ..store import Store
 from .calls import Calls
 from .examining import Unfinished, read_open_facts
@@ -21,7 +22,7 @@ from .names import TYPES, KeyName, Structure, printable
 from .queue_checks import check_claims, check_due, check_lanes, check_runnable
 from .ranking import BusyKeys, HeldLanes
 from .report import Doubtful
-from .scanning import FOR_EVER, SCAN_COUNT, Standing, names_of, scan, survey
+from .scanning import FOR_EVER, Standing, names_of, survey
 
 #: So many invocations of which only their owners can tell are named.
 DOUBTFUL_MAX: Final = 100

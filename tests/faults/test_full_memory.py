@@ -55,7 +55,7 @@ async def remote(own_server: StoreServer, runtime: Runtime, namespace: str) -> A
 
 async def known(client: Client, *, full: bool) -> None:
     """Wait until a process has seen how its store stands."""
-    await eventually(lambda: all(each.is_full is full for each in client.store.memories), f"full: {full}")
+    await eventually(lambda: all(each.memory.is_full is full for each in client.store.nodes), f"full: {full}")
 
 
 async def test_new_work_is_refused_with_a_clear_error_and_reads_go_on(
@@ -100,7 +100,7 @@ async def test_intake_stops_before_memory_is_full_and_begins_again_only_well_bel
         await remote.call("Counter", KEY, "add", 1, timeout=10)
     assert await remote.call("Counter", KEY, "get", timeout=10) == 0
 
-    watch = client.store.memories[0]
+    watch = client.store.nodes[0].memory
     own_server.ask("CONFIG", "SET", "maxmemory", int(filler.used_bytes / 0.88))
     await watch.look()
     assert watch.is_full
@@ -168,11 +168,11 @@ async def test_requests_that_came_before_wait_in_their_order(
 ) -> None:
     """Sends that the inbox took just before the store was full are done afterwards, each once and in their order."""
     filler = Filler(own_server)
-    for watch in (*runtime.client.store.memories, *remote.store.memories):
+    for node in (*runtime.client.store.nodes, *remote.store.nodes):
         # As between two looks: the owner knows, the sender does not.
-        watch.note_refusal()
-    for watch in remote.store.memories:
-        watch.is_full = False
+        node.memory.note_refusal()
+    for node in remote.store.nodes:
+        node.memory.is_full = False
     words = [f"word {number}" for number in range(20)]
     handles = [await remote.send("Steps", KEY, "one_step", str(trail)) for _ in words]
     filler.fill()
@@ -210,7 +210,7 @@ async def test_requests_that_the_store_refuses_itself_stay_in_the_inbox_in_their
     left = inboxes(own_server, runtime.namespace)
     assert len(marks(trail)) + left <= len(handles)
 
-    room = runtime.client.store.memories[0].room()
+    room = runtime.client.store.nodes[0].memory.room()
     own_server.ask("CONFIG", "SET", "maxmemory", 0)
     await room
     # Before the owner has read its inbox again.

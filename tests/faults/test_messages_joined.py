@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
+from typing import Literal
 
 import anyio
 import pytest
 
-from keylane import App, InvocationPaused, ObjectContext, Runtime, Settings, VirtualObject
+from keylane import App, Client, InvocationPaused, ObjectContext, Runtime, Settings, VirtualObject
 
-from .harness import StoreServer, eventually
+from .harness import StoreServer, eventually, eventually_answers
 from .memory_filler import Filler
 
 pytestmark = pytest.mark.anyio
@@ -75,6 +75,20 @@ async def tell_often(ctx: ObjectContext, count: int) -> int:
     return count
 
 
+speaker = VirtualObject("Speaker", owner="archive-team", partitions=1)
+
+
+@speaker.handler
+async def one_more(ctx: ObjectContext) -> int:
+    return 1
+
+
+@speaker.handler
+async def say(ctx: ObjectContext) -> int:
+    return await ctx.call(one_more, "acme/other")
+
+
+one = App([speaker])
 app = App([archive, reader])
 
 
@@ -148,7 +162,9 @@ async def test_a_message_waits_for_room_in_a_full_store(own_server: StoreServer,
         await eventually(lambda: any(each.running for each in runtime.worker.partitions), "it runs")
         filler = Filler(own_server)
         filler.fill_to(0.95)
-        await eventually(lambda: all(each.is_full for each in client.store.memories), "the store is seen to be full")
+        await eventually(
+            lambda: all(each.memory.is_full for each in client.store.nodes), "the store is seen to be full"
+        )
         gates["full"].set()
         await eventually(lambda: any(each.sleepers for each in runtime.worker.partitions), "it waits for room")
         assert not [key for key in own_server.ask("KEYS", "*") if b":x:" in key]
@@ -166,17 +182,38 @@ async def test_messages_count_among_the_records_that_an_invocation_may_have(stor
             await runtime.client.call(tell_often, "acme/often", 20, timeout=20)
 
 
-async def test_a_delayed_call_that_the_store_has_no_memory_for_is_taken_in_later(
-    own_server: StoreServer, namespace: str, tmp_path: Path
+async def test_delayed_calls_that_the_store_refuses_itself_stay_in_the_inbox(
+    own_server: StoreServer, namespace: str
 ) -> None:
-    """It stays in the inbox with all that came behind it."""
-    async with hosting(own_server.url, namespace) as runtime:
-        client = runtime.client
-        await client.call(keep, "acme/told", b"first", timeout=10)
-        filler = Filler(own_server)
-        handle = await client.send(keep, "acme/told", b"later", delay=timedelta(milliseconds=10))
-        filler.fill()
-        await eventually(lambda: all(each.is_full for each in client.store.memories), "the store is seen to be full")
-        filler.empty()
+    """They are taken in when there is room, each once."""
+    async with (
+        hosting(own_server.url, namespace) as runtime,
+        Client(own_server.url, namespace=namespace, settings=SETTINGS) as remote,
+    ):
+        delay = timedelta(milliseconds=1)
+        handles = [await remote.send(keep, "acme/later", bytes((number,)), delay=delay) for number in range(3)]
+        # At once, before the owner has taken all of them in.
+        own_server.ask("CONFIG", "SET", "maxmemory", 1)
+        await eventually(lambda: any(each.inbox.behind for each in runtime.worker.partitions), "one was put back")
+        own_server.ask("CONFIG", "SET", "maxmemory", 0)
 
-        assert await handle.result(timeout=20) == b"retal"
+        assert [await handle.result(timeout=20) for handle in handles] == [b"\0", b"\1", b"\2"]
+
+
+@pytest.mark.parametrize(("durability", "kept"), [("fsync", 0), ("server", 2)])
+async def test_messages_that_arrived_are_kept_where_their_receiver_may_lose_them(
+    store_url: str, namespace: str, durability: Literal["fsync", "server"], kept: int
+) -> None:
+    """With an fsync before each answer nothing that has arrived can be lost, and nothing is kept."""
+    settings = SETTINGS.model_copy(update={"partitions": 1})
+    async with Runtime(one, store=store_url, namespace=namespace, settings=settings, durability=durability) as runtime:
+        for _ in range(2):
+            assert await runtime.client.call(say, "acme/one", timeout=10) == 1
+        store = runtime.client.store
+        outbox = store.space("Speaker", 0).outbox("Speaker.0")
+
+        async def entries() -> bool:
+            # Two calls, and as many replies.
+            return await store.call("XLEN", outbox) == 2 * kept
+
+        await eventually_answers(entries, "as many as are kept")

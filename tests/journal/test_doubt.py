@@ -225,6 +225,8 @@ async def test_restored_data_are_in_doubt_and_their_owner_is_fenced(store: Wired
     assert declared.span.from_ms == NOW_MS - 3_600_000
     assert second.doubt == declared.span
     assert second.history == declared.history != first.history
+    # Only of the very first history may it be said that no message was sent before it.
+    assert second.history.startswith("2-")
     assert second.verdict is Verdict.WHOLE
     assert not await store.call("EXISTS", store.space("Order", 1).owner)
 

@@ -293,7 +293,7 @@ async def test_one_large_value_in_two_objects_is_kept_by_each(runtime: Runtime) 
 
     await runtime.client.call(drop, KEY)
     await shift_clock(runtime, AFTER_RETENTION)
-    await runtime.worker.sweep_large_values()
+    await runtime.worker._blob_sweep.sweep()
 
     assert blobs(runtime) == {}
     forget_what_is_at_hand(runtime)
@@ -340,7 +340,7 @@ async def test_an_invocation_with_large_records_goes_on_at_a_new_owner(
             await eventually_answers(lambda h=handle, s=steps: _has_steps(h, s), "it waits in its last step")
     async with Runtime(shelf, store=store_url, namespace=namespace) as second:
         await shift_clock(second, AFTER_RETENTION)
-        await second.worker.sweep_large_values()
+        await second.worker._blob_sweep.sweep()
         assert len(blobs(second)) == 2
         assert len(blobs(second, key="acme/o-2")) == 1
         gate.touch()
@@ -383,7 +383,7 @@ async def test_a_large_value_in_state_stays_for_ever(runtime: Runtime) -> None:
     await runtime.client.call(put, KEY, value)
     for _ in range(4):
         await shift_clock(runtime, AFTER_RETENTION)
-        await runtime.worker.sweep_large_values()
+        await runtime.worker._blob_sweep.sweep()
 
     forget_what_is_at_hand(runtime)
     assert await runtime.client.call(take, KEY) == value
@@ -394,17 +394,17 @@ async def test_a_large_value_is_kept_for_the_retention_and_then_gone(runtime: Ru
     value, other = os.urandom(LARGE), os.urandom(LARGE)
     await runtime.client.call(put, KEY, value)
     await shift_clock(runtime, timedelta(hours=30))
-    await runtime.worker.sweep_large_values()
+    await runtime.worker._blob_sweep.sweep()
     await runtime.client.call(drop, KEY)
     assert await runtime.client.call(echo, KEY, other, idempotency_key="k") == other
 
     await shift_clock(runtime, timedelta(hours=23))
-    await runtime.worker.sweep_large_values()
+    await runtime.worker._blob_sweep.sweep()
     assert set(blobs(runtime).values()) == {pack(value), pack(other)}
     assert await outside.call(echo, KEY, other, idempotency_key="k") == other
 
     await shift_clock(runtime, timedelta(hours=2))
-    await runtime.worker.sweep_large_values()
+    await runtime.worker._blob_sweep.sweep()
     assert blobs(runtime) == {}
     assert index(runtime) == []
 
@@ -416,7 +416,7 @@ async def test_a_large_value_is_kept_for_the_retention_after_it_was_overwritten(
     await runtime.client.call(put, KEY, b"small")
 
     await shift_clock(runtime, timedelta(hours=20))
-    await runtime.worker.sweep_large_values()
+    await runtime.worker._blob_sweep.sweep()
 
     assert len(blobs(runtime)) == 1
 
@@ -429,7 +429,7 @@ async def test_what_is_used_again_is_kept_again(runtime: Runtime) -> None:
     handle = await runtime.client.send(echo, KEY, value)
     await handle.result(timeout=10)
     await shift_clock(runtime, timedelta(hours=23))
-    await runtime.worker.sweep_large_values()
+    await runtime.worker._blob_sweep.sweep()
 
     forget_what_is_at_hand(runtime)
     assert await handle.result(timeout=10) == value
@@ -441,7 +441,7 @@ async def test_a_value_that_was_deleted_is_written_anew_when_it_comes_again(runt
     await runtime.client.call(put, KEY, value)
     await runtime.client.call(drop, KEY)
     await shift_clock(runtime, AFTER_RETENTION)
-    await runtime.worker.sweep_large_values()
+    await runtime.worker._blob_sweep.sweep()
     assert blobs(runtime) == {}
 
     await runtime.client.call(put, KEY, value)
@@ -459,7 +459,7 @@ async def test_an_open_invocation_keeps_what_it_refers_to(runtime: Runtime, tmp_
 
     for _ in range(3):
         await shift_clock(runtime, AFTER_RETENTION)
-        await runtime.worker.sweep_large_values()
+        await runtime.worker._blob_sweep.sweep()
     assert len(blobs(runtime)) == 2
 
     await shift_clock(runtime, timedelta(hours=20))
@@ -467,10 +467,10 @@ async def test_an_open_invocation_keeps_what_it_refers_to(runtime: Runtime, tmp_
     assert await handle.result(timeout=10) == ARTIFACT + 2 * LARGE
     await runtime.client.call(drop, KEY)
     await shift_clock(runtime, timedelta(hours=23))
-    await runtime.worker.sweep_large_values()
+    await runtime.worker._blob_sweep.sweep()
     assert len(blobs(runtime)) == 2
     await shift_clock(runtime, timedelta(hours=2))
-    await runtime.worker.sweep_large_values()
+    await runtime.worker._blob_sweep.sweep()
     assert blobs(runtime) == {}
 
 
@@ -504,7 +504,7 @@ async def test_a_parked_invocation_in_its_lane_keeps_what_it_refers_to(
     async with Runtime(shelf, store=store_url, namespace=namespace) as second:
         for _ in range(2):
             await shift_clock(second, AFTER_RETENTION)
-            await second.worker.sweep_large_values()
+            await second.worker._blob_sweep.sweep()
         gate.touch()
         invocation_id = paused.value.invocation_id or ""
         await second.client.resume(invocation_id, by="tests", reason="the gate is open", timeout=10)
@@ -514,7 +514,7 @@ async def test_a_parked_invocation_in_its_lane_keeps_what_it_refers_to(
 async def _goes_on_after_retention(runtime: Runtime, invocation_id: str, gate: Path) -> None:
     for _ in range(2):
         await shift_clock(runtime, AFTER_RETENTION)
-        await runtime.worker.sweep_large_values()
+        await runtime.worker._blob_sweep.sweep()
     forget_what_is_at_hand(runtime)
     gate.touch()
     await runtime.client.resume(invocation_id, by="tests", reason="the gate is open", timeout=10)
@@ -522,7 +522,7 @@ async def _goes_on_after_retention(runtime: Runtime, invocation_id: str, gate: P
 
     for _ in range(2):
         await shift_clock(runtime, AFTER_RETENTION)
-        await runtime.worker.sweep_large_values()
+        await runtime.worker._blob_sweep.sweep()
     assert blobs(runtime, "Patient") == {}
     assert plain(runtime.store_url, "EXISTS", space_of(runtime, "Patient").set_aside(KEY)) == 0
 

@@ -156,7 +156,7 @@ async def act(runtime: Runtime, life: Life, action: Action, key: str) -> None:
             await shift_clock(runtime, timedelta(hours=hours))
             life.hour += hours
         case "sweep":
-            await runtime.worker.sweep_large_values()
+            await runtime.worker._blob_sweep.sweep()
         case _:
             client.store.blob_cache = BlobCache()
 
@@ -167,7 +167,7 @@ async def all_is_there_and_nothing_else(runtime: Runtime, life: Life, key: str) 
     assert await runtime.client.call(everything, key) == life.state
     for _ in range(2):
         await shift_clock(runtime, RETENTION + timedelta(hours=1))
-        await runtime.worker.sweep_large_values()
+        await runtime.worker._blob_sweep.sweep()
     in_state = {digest_of(pack(value)) for value in life.state.values() if value}
     assert (await stored(runtime.client.store, key)).keys() == in_state
     space = PartitionSpace(runtime.namespace, "Chest", partition_of(key, PARTITIONS))
