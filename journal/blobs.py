@@ -12,10 +12,11 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from .codec import REFERENCE_BYTES, REFERENCE_HEAD
+from .command_records import StepAttemptFailed, StepCompleted, StepFailed
 from .errors import ValueLost
 from .keyspace import PartitionSpace
 from .lane_reading import ask
-from .records import Accepted, Finished, Record, StepAttemptFailed, StepCompleted, StepFailed
+from .records import Accepted, Finished, Record
 from .store import Store
 
 DIGEST_BYTES: Final = 16

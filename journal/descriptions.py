@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from .blobs import size_of
 from .outcomes import Failure
+from .place import Place as CommandPlace
 from .records import PauseReason
 from .requests import RequestKind
 from .transitions import Status
@@ -67,7 +68,7 @@ class Step:
         error: Its last error.
     """
 
-    index: int
+    index: CommandPlace
     name: str
     at: datetime
     is_settled: bool
@@ -293,8 +294,22 @@ class What(StrEnum):
     REPLIED = "replied"
     SLEEPS = "sleeps"
     WOKE = "woke"
+    AWAKEABLE = "awakeable made"
+    WAITS = "waits"
+    RECEIVED = "received"
+    GOT = "got"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+    CANCEL_REQUESTED = "cancel requested"
+    CANCEL_DELIVERED = "cancel delivered"
+    COMPENSATING = "compensating"
+    UNDO_SKIPPED = "undo skipped"
+    PATCHED = "patched"
+    RESTARTED = "restarted"
     COMPLETED = "completed"
     FAILED = "failed"
+    CANCELLED = "cancelled"
+    KILLED = "killed"
     SHRUNK = "shrunk"
     UNDECODABLE = "undecodable"
 

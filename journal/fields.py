@@ -93,6 +93,7 @@ def _exactly(kind: type) -> Reader:
 
 a_number = _exactly(int)
 a_text = _exactly(str)
+a_flag = _exactly(bool)
 some_bytes = _exactly(bytes)
 
 
@@ -135,6 +136,15 @@ def nested(layout: Layout[Any]) -> Reader:
         return layout.read(cast("list[object]", _a_list(value)))
 
     return read
+
+
+def sequence_of(read: Reader) -> Reader:
+    """Return a reader for an array whose items are all alike."""
+
+    def read_sequence(value: object) -> tuple[object, ...]:
+        return tuple(read(item) for item in cast("list[object]", _a_list(value)))
+
+    return read_sequence
 
 
 def sequence_of_bytes(value: object) -> tuple[bytes, ...]:

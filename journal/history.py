@@ -7,7 +7,8 @@ from .codec import Undecodable
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .outcomes import IdempotencyEntry
-from .records import Accepted, Finished, decode
+from .record_bytes import decode
+from .records import Accepted, Finished
 from .snapshots import Entry
 from .store import Store
 

@@ -9,9 +9,11 @@ from typing import Any, cast
 import redis.exceptions
 
 from .codec import Undecodable
+from .command_records import TimerSet
 from .errors import WrongKeyType
 from .keyspace import PartitionSpace
-from .records import Paused, Record, TimerSet, decode
+from .record_bytes import decode
+from .records import Paused, Record
 from .snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words, older_words
 from .store import Store, store_error
 

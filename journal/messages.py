@@ -10,7 +10,8 @@ from typing import Any, Final, cast
 import msgpack
 
 from .codec import Undecodable
-from .fields import Layout, a_number, decode_tagged, pack, some_bytes
+from .fields import Layout, decode_tagged, pack, some_bytes
+from .place import Place, a_place, place_bytes
 
 _TIME_BYTES: Final = 6
 _DIGEST_BYTES: Final = 10
@@ -44,7 +45,7 @@ class Caller:
         partition: The number of its partition.
         key: Its object, as `tenant/key`.
         invocation: Its raw id.
-        index: The index of the call among its commands.
+        index: The place of the call among its commands.
         path: The lanes that are held until the call has ended: the outermost caller's first, its own last.
     """
 
@@ -52,7 +53,7 @@ class Caller:
     partition: int
     key: str
     invocation: bytes
-    index: int
+    index: Place
     path: tuple[Held, ...]
 
     def encode(self) -> bytes:
@@ -72,8 +73,8 @@ class Caller:
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise Undecodable("a caller is not msgpack") from error
         match _some(value, _CALLER_FIELDS):
-            case [str() as name, int() as number, str() as key, bytes() as raw_id, int() as index, path]:
-                return cls(name, number, key, raw_id, index, tuple(map(_held, _items(path))))
+            case [str() as name, int() as number, str() as key, bytes() as raw_id, index, path]:
+                return cls(name, number, key, raw_id, _place(index), tuple(map(_held, _items(path))))
             case _:
                 raise Undecodable("not a caller")
 
@@ -91,6 +92,15 @@ def _some(value: object, count: int) -> list[object]:
 
 _CALLER_FIELDS: Final = 6
 _HELD_FIELDS: Final = 3
+
+
+def _place(value: object) -> Place:
+    if isinstance(value, int):
+        return value
+    numbers = _items(value)
+    if not all(type(number) is int for number in numbers):
+        raise Undecodable("not a place")
+    return tuple(cast("list[int]", numbers))
 
 
 def _held(value: object) -> Held:
@@ -111,9 +121,9 @@ def closes(path: Sequence[Held], type_name: str, key: str) -> bool:
     return any(held.type_name == type_name and held.key == key for held in path)
 
 
-def child_id(parent: bytes, index: int) -> bytes:
+def child_id(parent: bytes, index: Place) -> bytes:
     """Return the raw id of the invocation that a command asks for: the same one however often the command is run."""
-    digest = blake2b(parent + index.to_bytes(4, "big"), digest_size=_DIGEST_BYTES).digest()
+    digest = blake2b(parent + place_bytes(index), digest_size=_DIGEST_BYTES).digest()
     return parent[:_TIME_BYTES] + digest
 
 
@@ -128,12 +138,12 @@ class Reply:
 
     Args:
         invocation: Raw id of the caller.
-        index: The index of the call among its commands.
+        index: The place of the call among its commands.
         outcome: The encoded outcome.
     """
 
     invocation: bytes
-    index: int
+    index: Place
     outcome: bytes
 
     def encode(self) -> bytes:
@@ -151,4 +161,4 @@ class Reply:
 
 
 _REPLY: Final = 121
-_REPLIES: Final[Mapping[int, Layout[Reply]]] = {_REPLY: Layout(Reply, (some_bytes, a_number, some_bytes))}
+_REPLIES: Final[Mapping[int, Layout[Reply]]] = {_REPLY: Layout(Reply, (some_bytes, a_place, some_bytes))}

@@ -2,39 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, assert_never
+from typing import Any, Final, TypeAlias
 
 from .blobs import size_of
 from .codec import Undecodable
-from .descriptions import Step
-from .lane_reading import ask
-from .records import (
-    Accepted,
-    AttemptFailed,
+from .command_records import (
+    AwakeableMade,
     CallCompleted,
     CallStarted,
-    Completed,
-    Failed,
-    Finished,
+    CancelDelivered,
+    Command,
+    CompensationSkipped,
     MessageSent,
-    Paused,
-    Record,
-    Released,
-    Resumed,
-    Scheduled,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
     TimerFired,
     TimerSet,
-    decode,
+    WaitCompleted,
+    WaitExpired,
+    WaitStarted,
+    WaitWithdrawn,
+)
+from .descriptions import Step
+from .lane_reading import ask
+from .place import Place, format_place, sort_key
+from .record_bytes import decode
+from .records import (
+    Accepted,
+    AttemptFailed,
+    Cancelled,
+    CancelRequested,
+    CompensationStarted,
+    Completed,
+    Failed,
+    Finished,
+    Killed,
+    PatchMarked,
+    Paused,
+    Record,
+    Released,
+    Restarted,
+    Resumed,
+    Scheduled,
+    SignalReceived,
 )
 from .snapshots import Entry
 from .store import Store
-from .transitions import IllegalTransition, Standing, Status, replay
+from .transitions import Extras, IllegalTransition, OpenWait, Standing, Status, replay
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -155,28 +173,47 @@ def standing_at(record: Record) -> Standing:
             return Standing(Status.QUEUED, records=1)
         case Scheduled():
             return Standing(Status.SCHEDULED, records=1, delay_ms=record.delay_ms)
-        case CallStarted() | TimerSet():
-            return Standing(Status.WAITING, records=1, steps=record.index, waiting=record)
-        case StepCompleted() | MessageSent() | CallCompleted() | TimerFired():
-            return Standing(Status.RUNNING, records=1, steps=record.index + 1)
-        case StepFailed():
-            return Standing(Status.RUNNING, records=1, steps=record.index + 1, error=record.error)
-        case StepAttemptFailed():
-            waiting = Standing(Status.WAITING, records=1, steps=record.index, step_attempts=record.attempt)
-            return waiting._replace(retry_after_ms=record.retry_after_ms, error=record.error)
         case AttemptFailed():
             waiting = Standing(Status.WAITING, records=1, attempts=record.attempt)
             return waiting._replace(retry_after_ms=record.retry_after_ms, error=record.error)
         case Paused():
             return Standing(Status.PAUSED, records=1, paused=record, error=record.error)
-        case Completed() | Finished(outcome="c"):
-            return Standing(Status.COMPLETED, records=1)
+        case CompensationStarted():
+            extras = Extras(compensation=record)
+            return Standing(Status.COMPENSATING, records=1, error=record.error, extras=extras)
         case Failed():
             return Standing(Status.FAILED, records=1, error=record.error)
-        case Finished():
-            return Standing(Status.FAILED, records=1)
+        case Completed() | Finished() | Cancelled() | Killed():
+            return Standing(_ENDED.get(type(record), _outcome_of(record)), records=1)
+        case SignalReceived() | CancelRequested() | PatchMarked() | Restarted():
+            return Standing(Status.RUNNING, records=1)
         case _:
-            assert_never(record)
+            return _standing_at_command(record)
+
+
+_ENDED: Final[Mapping[type, Status]] = {
+    Completed: Status.COMPLETED,
+    Cancelled: Status.CANCELLED,
+    Killed: Status.KILLED,
+}
+
+
+def _outcome_of(record: Record) -> Status:
+    return Status.COMPLETED if isinstance(record, Finished) and record.outcome == "c" else Status.FAILED
+
+
+def _standing_at_command(record: Command) -> Standing:
+    index = record.index if isinstance(record.index, int) else 0
+    match record:
+        case CallStarted() | TimerSet() | WaitStarted():
+            return Standing(Status.WAITING, records=1, steps=index, waits=(record,))
+        case StepAttemptFailed():
+            waiting = Standing(Status.WAITING, records=1, steps=index, step_attempts=record.attempt)
+            return waiting._replace(retry_after_ms=record.retry_after_ms, error=record.error)
+        case StepFailed():
+            return Standing(Status.RUNNING, records=1, steps=index + 1, error=record.error)
+        case _:
+            return Standing(Status.RUNNING, records=1, steps=index + 1)
 
 
 def seconds_of(milliseconds: int) -> str:
@@ -184,7 +221,13 @@ def seconds_of(milliseconds: int) -> str:
     return f"{milliseconds / 1000:,.3f}".rstrip("0").rstrip(".") + " s"
 
 
-def in_words(record: MessageSent | CallStarted | TimerSet) -> str:
+#: The commands that are no steps and have words of their own.
+Worded: TypeAlias = MessageSent | OpenWait | AwakeableMade | WaitCompleted | CancelDelivered | CompensationSkipped
+
+_Ended: TypeAlias = CallCompleted | TimerFired | WaitCompleted | WaitExpired | WaitWithdrawn | CancelDelivered
+
+
+def in_words(record: Worded) -> str:
     """Return a command that is no step in words."""
     match record:
         case MessageSent():
@@ -194,32 +237,56 @@ def in_words(record: MessageSent | CallStarted | TimerSet) -> str:
             return f"call of {record.type_name}.{record.handler} at {record.key}"
         case TimerSet():
             return f"sleep of {seconds_of(record.delay_ms)}"
+        case WaitStarted():
+            place = record.awakeable
+            return f"signal {record.name!r}" if place is None else f"completion of awakeable {format_place(place)}"
+        case AwakeableMade():
+            return "awakeable"
+        case WaitCompleted():
+            return "signal or completion that had come before"
+        case CancelDelivered():
+            return "cancellation"
+        case CompensationSkipped():
+            return f"{record.name}, given up by {record.by}"
 
 
 def steps_of(notes: Sequence[Noted]) -> tuple[Step, ...]:
     """Return the steps that records name, in order; one that is being tried again is the last.
 
-    What else a handler asks for has a place among them: messages, calls and sleeps, under what they are in words.
+    What else a handler asks for has a place among them: messages, calls and waits, under what they are in words.
     """
-    steps: dict[int, Step] = {}
+    steps: dict[Place, Step] = {}
     for note in notes:
         record = note.record
         match record:
-            case MessageSent():
-                steps[record.index] = Step(record.index, in_words(record), moment(note.at_ms), is_settled=True)
-            case CallStarted() | TimerSet():
+            case CallStarted() | TimerSet() | WaitStarted():
                 steps[record.index] = Step(record.index, in_words(record), moment(note.at_ms), is_settled=False)
-            case CallCompleted() | TimerFired() if record.index in steps:
-                size_bytes = len(record.outcome) if isinstance(record, CallCompleted) else None
-                steps[record.index] = replace(
-                    steps[record.index], at=moment(note.at_ms), is_settled=True, size_bytes=size_bytes
-                )
+            case CallCompleted() | TimerFired() | WaitExpired() | WaitWithdrawn():
+                _note_end(steps, note, record)
+            case WaitCompleted() | CancelDelivered() if record.index in steps:
+                _note_end(steps, note, record)
+            case MessageSent() | AwakeableMade() | WaitCompleted() | CancelDelivered() | CompensationSkipped():
+                steps[record.index] = Step(record.index, in_words(record), moment(note.at_ms), is_settled=True)
             case _:
                 _note_step(steps, note)
-    return tuple(steps[index] for index in sorted(steps))
+    return tuple(steps[place] for place in sorted(steps, key=sort_key))
 
 
-def _note_step(steps: dict[int, Step], note: Noted) -> None:
+def _note_end(steps: dict[Place, Step], note: Noted, record: _Ended) -> None:
+    begun = steps.get(record.index)
+    if begun is None:
+        return
+    match record:
+        case CallCompleted():
+            size_bytes = len(record.outcome)
+        case WaitCompleted():
+            size_bytes = len(record.value)
+        case _:
+            size_bytes = None
+    steps[record.index] = replace(begun, at=moment(note.at_ms), is_settled=True, size_bytes=size_bytes)
+
+
+def _note_step(steps: dict[Place, Step], note: Noted) -> None:
     record = note.record
     if not isinstance(record, StepCompleted | StepFailed | StepAttemptFailed):
         return

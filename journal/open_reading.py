@@ -7,13 +7,14 @@ from datetime import datetime
 from typing import Final
 
 from .codec import Undecodable
+from .command_records import CallStarted
 from .descriptions import OpenInvocation, Pause, WaitingRequest
 from .key import format_id
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .noted import Bound, Noted, moment, named, noted, read_stream, standing_of, written_at_ms
 from .noted import in_words as in_words_of
-from .records import Accepted, Paused, TimerSet
+from .records import Accepted, Paused
 from .requests import Request
 from .snapshots import Entry, aside_of
 from .store import Store
@@ -150,7 +151,7 @@ def waits_for(standing: Standing, due_at: datetime | None) -> str | None:
     waiting = standing.waiting
     if waiting is None or standing.retry_after_ms is not None:
         return None
-    if isinstance(waiting, TimerSet):
+    if not isinstance(waiting, CallStarted):
         return f"waits in its {in_words_of(waiting)}{when}"
     callee = format_id(waiting.type_name, waiting.partition, waiting.invocation)
     return f"waits for the reply to its {in_words_of(waiting)}, {callee}"

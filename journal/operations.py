@@ -11,7 +11,8 @@ from .fields import pack
 from .keyspace import PartitionSpace
 from .numbering import HISTORY_FIELD
 from .outcomes import IdempotencyEntry
-from .records import Accepted, Finished, Record, Released, Scheduled, encode
+from .record_bytes import encode
+from .records import Accepted, Finished, Record, Released, Scheduled
 from .requests import Answer
 from .snapshots import encode_values
 

@@ -4,37 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, assert_never, cast
+from typing import Any, Final, cast
 
 import msgpack
 
 from .codec import Undecodable
+from .command_records import (
+    AwakeableMade,
+    CallCompleted,
+    CallStarted,
+    CancelDelivered,
+    CompensationSkipped,
+    MessageSent,
+    StepAttemptFailed,
+    StepCompleted,
+    StepFailed,
+    TimerFired,
+    TimerSet,
+    WaitCompleted,
+    WaitExpired,
+    WaitStarted,
+    WaitWithdrawn,
+)
 from .descriptions import Event, What
 from .key import format_id
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .noted import Noted, moment, named, noted, seconds_of, written_at_ms
 from .outcomes import Failure, Refused, Rejected, Replayed, Succeeded, decode_outcome
+from .place import Place, format_place
+from .record_bytes import decode
 from .records import (
     Accepted,
     AttemptFailed,
-    CallCompleted,
-    CallStarted,
+    Cancelled,
+    CancelRequested,
+    CompensationStarted,
     Completed,
     Failed,
     Finished,
-    MessageSent,
+    Killed,
+    PatchMarked,
     Paused,
     Record,
     Released,
+    Restarted,
     Resumed,
     Scheduled,
-    StepAttemptFailed,
-    StepCompleted,
-    StepFailed,
-    TimerFired,
-    TimerSet,
-    decode,
+    SignalReceived,
 )
 from .snapshots import Entry, decode_values
 from .store import Store
@@ -240,13 +257,29 @@ _WHAT: Final[Mapping[type, What]] = {
     CallCompleted: What.REPLIED,
     TimerSet: What.SLEEPS,
     TimerFired: What.WOKE,
+    AwakeableMade: What.AWAKEABLE,
+    WaitStarted: What.WAITS,
+    SignalReceived: What.RECEIVED,
+    WaitCompleted: What.GOT,
+    WaitExpired: What.EXPIRED,
+    WaitWithdrawn: What.WITHDRAWN,
+    CancelRequested: What.CANCEL_REQUESTED,
+    CancelDelivered: What.CANCEL_DELIVERED,
+    Cancelled: What.CANCELLED,
+    Killed: What.KILLED,
+    CompensationStarted: What.COMPENSATING,
+    CompensationSkipped: What.UNDO_SKIPPED,
+    PatchMarked: What.PATCHED,
+    Restarted: What.RESTARTED,
 }
 
 
 def _name(record: Record) -> str:
     match record:
-        case StepCompleted() | StepAttemptFailed() | StepFailed():
+        case StepCompleted() | StepAttemptFailed() | StepFailed() | CompensationSkipped():
             return record.name
+        case WaitStarted() | SignalReceived():
+            return record.name or f"awakeable {format_place(cast('Place', record.awakeable))}"
         case Accepted() | Finished():
             return record.handler
         case MessageSent() | CallStarted():
@@ -261,11 +294,6 @@ def _detail(record: Record) -> str:
             return f"attempt {record.attempt}: {in_words(record.error)}; again after {record.retry_after_ms} ms"
         case StepFailed() | Failed():
             return in_words(record.error)
-        case Paused():
-            by = f" by {record.by}" if record.by else ""
-            return f"{record.reason.value}{by}: {record.detail}"
-        case Resumed():
-            return f"by {record.by}: {record.reason}"
         case Scheduled() | TimerSet():
             return f"for {seconds_of(record.delay_ms)}"
         case MessageSent():
@@ -275,10 +303,28 @@ def _detail(record: Record) -> str:
             return f"at {record.key}, {format_id(record.type_name, record.partition, record.invocation)}"
         case CallCompleted():
             return _reply_in_words(record.outcome)
-        case StepCompleted() | Accepted() | Completed() | Finished() | Released() | TimerFired():
-            return ""
+        case WaitStarted():
+            return "" if record.timeout_ms is None else f"for {seconds_of(record.timeout_ms)} at most"
+        case PatchMarked():
+            return record.name
         case _:
-            assert_never(record)
+            return _asked_for(record)
+
+
+def _asked_for(record: Record) -> str:
+    """Say who has asked for what happened, and why."""
+    match record:
+        case Paused():
+            by = f" by {record.by}" if record.by else ""
+            return f"{record.reason.value}{by}: {record.detail}"
+        case Resumed() | CancelRequested() | Cancelled() | Killed() | CompensationSkipped() | Restarted():
+            return f"by {record.by}: {record.reason}"
+        case SignalReceived() | WaitCompleted():
+            return f"by {record.by}" if record.by else ""
+        case CompensationStarted():
+            return "" if record.error is None else in_words(record.error)
+        case _:
+            return ""
 
 
 def _reply_in_words(data: bytes) -> str:

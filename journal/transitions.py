@@ -1,49 +1,78 @@
 """The state machine of an invocation: which record may follow which, and where an invocation stands after it.
 
-    (nothing) ── Accepted ──> queued ──┬── StepCompleted, StepFailed, MessageSent ──> running
+    (nothing) ── Accepted ──> queued ──┬── StepCompleted, StepFailed, MessageSent, AwakeableMade ──> running
                                        ├── StepAttemptFailed, AttemptFailed ──> waiting (for its next attempt)
                                        ├── CallStarted ──> waiting ── CallCompleted ──> running
                                        ├── TimerSet ──> waiting ── TimerFired ──> running
-                                       ├── Paused ──> paused ── Resumed ──> queued
-                                       └── Completed, Failed ──> completed, failed: final
+                                       ├── WaitStarted ──> waiting ── WaitCompleted, WaitExpired ──> running
+                                       ├── Paused ──> paused ── Resumed, Restarted ──> queued
+                                       ├── CompensationStarted ──> compensating ── Failed, Cancelled
+                                       └── Completed, Failed, Cancelled, Killed ──> the status of that name: final
     (nothing) ── Accepted, Scheduled ──> scheduled ── Released ──> queued
     (nothing) ── Finished ──> completed, failed
 
-What leaves `queued` leaves `running` and `waiting` as well. A call or timer stays open over failed attempts and pauses:
-its end is taken in whenever it comes, and ends neither a pause nor the wait for an attempt. Nothing here does I/O or
-knows of time: the owner asks before it writes, and a reader who replays the records gets the same answer.
+What leaves `queued` leaves `running` and `waiting` as well. A handler with several branches has several waits open at a
+time; each ends with the record of its kind, with `WaitWithdrawn` or with `CancelDelivered`. A wait stays open over
+failed attempts and pauses: its end is taken in whenever it comes, and ends neither a pause nor the wait for an attempt.
+The same goes for `SignalReceived`. Nothing here does I/O or knows of time: the owner asks before it writes, and a
+reader who replays the records gets the same answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, NamedTuple, TypeAlias, assert_never
+from typing import Final, NamedTuple, TypeAlias
 
-from .errors import InternalError
-from .outcomes import Failure
-from .records import (
-    Accepted,
-    AttemptFailed,
+from .command_records import (
+    AwakeableMade,
     CallCompleted,
     CallStarted,
-    Completed,
-    Failed,
-    Finished,
+    CancelDelivered,
+    CompensationSkipped,
     MessageSent,
-    Paused,
-    Record,
-    Released,
-    Resumed,
-    Scheduled,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
     TimerFired,
     TimerSet,
+    WaitCompleted,
+    WaitExpired,
+    WaitStarted,
+    WaitWithdrawn,
+)
+from .errors import InternalError
+from .outcomes import Failure
+from .place import MAIN, Path, Place, index_in_branch, path_of
+from .records import (
+    Accepted,
+    AttemptFailed,
+    Cancelled,
+    CancelRequested,
+    CompensationStarted,
+    Completed,
+    Failed,
+    Finished,
+    Killed,
+    PatchMarked,
+    Paused,
+    Record,
+    Released,
+    Restarted,
+    Resumed,
+    Scheduled,
+    SignalReceived,
 )
 
-_Turn: TypeAlias = AttemptFailed | Paused | Completed | Failed | Scheduled | Resumed | Released | Accepted | Finished
+#: What begins a wait that a record ends, whoever owns the partition by then.
+OpenWait: TypeAlias = CallStarted | TimerSet | WaitStarted
+
+_Ended: TypeAlias = CallCompleted | TimerFired | WaitCompleted | WaitExpired
+_Settled: TypeAlias = (
+    StepCompleted | StepFailed | MessageSent | AwakeableMade | WaitCompleted | CancelDelivered | CompensationSkipped
+)
+_Next: TypeAlias = _Settled | StepAttemptFailed | OpenWait | WaitWithdrawn
 
 
 class Status(StrEnum):
@@ -71,20 +100,47 @@ class IllegalTransition(InternalError):
     code = "illegal-transition"
 
 
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What few invocations have.
+
+    Args:
+        branches: How many commands of each branch beside the main one are settled, at least.
+        step_attempts: Failed attempts of the steps in branches, by place.
+        cancel: The request for its end, if there was one.
+        is_cancel_delivered: Whether its handler was told.
+        compensation: What began to undo it, while that lasts.
+        has_failed_undo: Whether an undo was given up.
+        signals: The ids of the messages that it received.
+    """
+
+    branches: Mapping[Path, int] = field(default_factory=dict[Path, int])
+    step_attempts: Mapping[Place, int] = field(default_factory=dict[Place, int])
+    cancel: CancelRequested | None = None
+    is_cancel_delivered: bool = False
+    compensation: CompensationStarted | None = None
+    has_failed_undo: bool = False
+    signals: frozenset[bytes] = frozenset()
+
+
+_NO_EXTRAS: Final = Extras()
+
+
 class Standing(NamedTuple):
     """Where an invocation stands after the records so far: a tuple, since one is made for each record that is written.
 
     Args:
         status: In the words that users see.
         records: How many records there are.
-        steps: How many commands are settled, steps and the others, which is the index of the next one.
+        steps: How many commands of its main branch are settled, steps and the others: the index of the next one.
         attempts: Failed attempts of the handler since acceptance or the last resumption.
         step_attempts: Failed attempts of the step with index `steps`, likewise.
         retry_after_ms: The pause before the next attempt, while one is waited for.
         paused: The record that parked it, while it is parked.
         error: The last error of the handler or of a step.
-        waiting: The call or the timer whose end is not recorded yet.
+        waits: The waits whose end is not recorded yet, in the order in which they began.
         delay_ms: How long it was to wait before it enters its lane, while it does.
+        extras: What few invocations have.
     """
 
     status: Status
@@ -95,13 +151,27 @@ class Standing(NamedTuple):
     retry_after_ms: int | None = None
     paused: Paused | None = None
     error: Failure | None = None
-    waiting: CallStarted | TimerSet | None = None
+    waits: tuple[OpenWait, ...] = ()
     delay_ms: int | None = None
+    extras: Extras = _NO_EXTRAS
 
     @property
     def is_terminal(self) -> bool:
         """Whether nothing may follow."""
         return self.status in TERMINAL
+
+    @property
+    def waiting(self) -> OpenWait | None:
+        """The wait that began first of those that are open."""
+        return self.waits[0] if self.waits else None
+
+    def wait_at(self, place: Place) -> OpenWait | None:
+        """Return the open wait of a place."""
+        return next((wait for wait in self.waits if wait.index == place), None)
+
+    def attempts_of(self, place: Place) -> int:
+        """Return how many attempts of the step that is next at a place have failed."""
+        return self.step_attempts if isinstance(place, int) else self.extras.step_attempts.get(place, 0)
 
 
 def advance(standing: Standing | None, record: Record) -> Standing:
@@ -118,44 +188,71 @@ def advance(standing: Standing | None, record: Record) -> Standing:
         return _begin(record)
     if standing.status in TERMINAL:
         raise _illegal(standing, record, "a terminal status is final")
-    if standing.status is Status.SCHEDULED:
-        return _release(standing, record)
-    if isinstance(record, CallCompleted | TimerFired):
-        return _end_wait(standing, record)
-    if standing.status is Status.PAUSED:
-        return _resume(standing, record)
     match record:
-        case StepCompleted() | StepFailed() | MessageSent():
+        case Killed():
+            return _end(standing, Status.KILLED, standing.error)
+        case CancelRequested():
+            return _request_cancel(standing, record)
+        case SignalReceived():
+            return _receive(standing, record)
+        case _ if standing.status is Status.SCHEDULED:
+            return _release(standing, record)
+        case CallCompleted() | TimerFired() | WaitExpired():
+            return _end_wait(standing, record)
+        case WaitCompleted() if standing.wait_at(record.index) is not None:
+            return _end_wait(standing, record)
+        case _ if standing.status is Status.PAUSED:
+            return _resume(standing, record)
+        case _:
+            return _go_on(standing, record)
+
+
+def _go_on(standing: Standing, record: Record) -> Standing:
+    """Return where an invocation stands after a record that its handler, or its owner for it, has made."""
+    match record:
+        case StepCompleted() | StepFailed() | MessageSent() | AwakeableMade() | WaitCompleted():
             return _settle(standing, record)
         case StepAttemptFailed():
             return _retry_step(standing, record)
-        case CallStarted() | TimerSet():
+        case CallStarted() | TimerSet() | WaitStarted():
             return _wait(standing, record)
+        case WaitWithdrawn():
+            return _withdraw(standing, record)
+        case CancelDelivered():
+            return _deliver_cancel(standing, record)
+        case CompensationSkipped():
+            raise _illegal(standing, record, "no undo of it is parked")
         case _:
             return _turn(standing, record)
 
 
-def _turn(standing: Standing, record: _Turn) -> Standing:
+def _turn(standing: Standing, record: Record) -> Standing:
     """Return where an invocation stands after a record that is about all of it, and no command of its handler."""
     match record:
         case AttemptFailed():
             return _retry(standing, record)
         case Paused():
             return _pause(standing, record)
+        case Completed() if standing.extras.compensation is not None:
+            raise _illegal(standing, record, "what is being undone was not completed")
         case Completed():
             return _end(standing, Status.COMPLETED, standing.error)
         case Failed():
             return _end(standing, Status.FAILED, record.error)
+        case Cancelled():
+            return _end(standing, Status.CANCELLED, standing.error)
         case Scheduled():
             return _schedule(standing, record)
-        case Resumed():
+        case CompensationStarted():
+            return _compensate(standing, record)
+        case PatchMarked():
+            return standing._replace(records=standing.records + 1)
+        case Resumed() | Restarted():
             raise _illegal(standing, record, "it is not paused")
         case Released():
             raise _illegal(standing, record, "it is not scheduled")
-        case Accepted() | Finished():
-            raise _illegal(standing, record, "it was accepted already")
         case _:
-            assert_never(record)
+            raise _illegal(standing, record, "it was accepted already")
 
 
 def replay(records: Iterable[Record], standing: Standing | None = None) -> Standing:
@@ -194,110 +291,232 @@ def _schedule(standing: Standing, record: Scheduled) -> Standing:
 
 
 def _release(standing: Standing, record: Record) -> Standing:
-    if not isinstance(record, Released):
-        raise _illegal(standing, record, "its time has not come")
-    return Standing(Status.QUEUED, records=standing.records + 1)
+    match record:
+        case Released():
+            return Standing(Status.QUEUED, records=standing.records + 1, extras=standing.extras)
+        case Cancelled():
+            return _end(standing, Status.CANCELLED, None)
+        case _:
+            raise _illegal(standing, record, "its time has not come")
 
 
-def _check_next(
-    standing: Standing, record: StepCompleted | StepFailed | StepAttemptFailed | MessageSent | CallStarted | TimerSet
-) -> None:
-    if record.index != standing.steps:
-        raise _illegal(standing, record, f"step {standing.steps} is next, not {record.index}")
-    if standing.waiting is not None:
-        raise _illegal(standing, record, f"the end of {type(standing.waiting).__name__} is next")
+def _going(waits: tuple[OpenWait, ...], extras: Extras) -> Status:
+    """Return the status of an invocation whose handler runs, or waits for something."""
+    if extras.compensation is not None:
+        return Status.COMPENSATING
+    return Status.WAITING if waits else Status.RUNNING
 
 
-def _wait(standing: Standing, record: CallStarted | TimerSet) -> Standing:
+def _check_next(standing: Standing, record: _Next) -> None:
+    place = record.index
+    if isinstance(place, int):
+        if place != standing.steps:
+            raise _illegal(standing, record, f"step {standing.steps} is next, not {place}")
+    elif place[-1] < standing.extras.branches.get(place[:-1], 0):
+        raise _illegal(standing, record, f"command {place} is settled")
+    if standing.waits:
+        _check_branch_waits_not(standing, record)
+
+
+def _check_branch_waits_not(standing: Standing, record: _Next) -> None:
+    path = path_of(record.index)
+    for wait in standing.waits:
+        if path_of(wait.index) == path:
+            raise _illegal(standing, record, f"the end of {type(wait).__name__} is next")
+
+
+def _past(extras: Extras, place: Place) -> Extras:
+    """Return the extras once the command of a place in a branch is settled."""
+    path = path_of(place)
+    if path == MAIN:
+        return extras
+    attempts = {each: count for each, count in extras.step_attempts.items() if each != place}
+    return replace(extras, branches={**extras.branches, path: index_in_branch(place) + 1}, step_attempts=attempts)
+
+
+def _wait(standing: Standing, record: OpenWait) -> Standing:
     _check_next(standing, record)
+    waits = (*standing.waits, record)
     return Standing(
-        Status.WAITING,
+        _going(waits, standing.extras),
         records=standing.records + 1,
         steps=standing.steps,
         attempts=standing.attempts,
         error=standing.error,
-        waiting=record,
+        waits=waits,
+        extras=standing.extras,
     )
 
 
-def _end_wait(standing: Standing, record: CallCompleted | TimerFired) -> Standing:
-    waited = CallStarted if isinstance(record, CallCompleted) else TimerSet
-    if not isinstance(standing.waiting, waited) or record.index != standing.steps:
+_GOING: Final = frozenset({Status.RUNNING, Status.WAITING, Status.COMPENSATING})
+
+_ENDS: Final[Mapping[type, type]] = {
+    CallCompleted: CallStarted,
+    TimerFired: TimerSet,
+    WaitCompleted: WaitStarted,
+    WaitExpired: WaitStarted,
+}
+
+
+def _end_wait(standing: Standing, record: _Ended) -> Standing:
+    if not isinstance(standing.wait_at(record.index), _ENDS[type(record)]):
         raise _illegal(standing, record, "nothing of this kind and index is waited for")
-    goes_on = standing.status is Status.WAITING and standing.retry_after_ms is None
+    return _without_wait(standing, record.index, standing.extras)
+
+
+def _withdraw(standing: Standing, record: WaitWithdrawn) -> Standing:
+    if standing.wait_at(record.index) is None:
+        raise _illegal(standing, record, "nothing of this index is waited for")
+    return _without_wait(standing, record.index, standing.extras)
+
+
+def _without_wait(standing: Standing, place: Place, extras: Extras) -> Standing:
+    waits = tuple(wait for wait in standing.waits if wait.index != place)
+    extras = _past(extras, place)
+    goes_on = standing.status in _GOING and standing.retry_after_ms is None
     return standing._replace(
-        status=Status.RUNNING if goes_on else standing.status,
+        status=_going(waits, extras) if goes_on else standing.status,
         records=standing.records + 1,
-        steps=standing.steps + 1,
-        step_attempts=0,
-        waiting=None,
+        steps=standing.steps + 1 if isinstance(place, int) else standing.steps,
+        step_attempts=0 if isinstance(place, int) else standing.step_attempts,
+        waits=waits,
+        extras=extras,
     )
 
 
-def _settle(standing: Standing, record: StepCompleted | StepFailed | MessageSent) -> Standing:
+def _settle(standing: Standing, record: _Settled) -> Standing:
     _check_next(standing, record)
+    place = record.index
+    is_main = isinstance(place, int)
+    extras = standing.extras if is_main else _past(standing.extras, place)
+    waits = standing.waits
     return Standing(
-        Status.RUNNING,
+        _going(waits, extras),
         records=standing.records + 1,
-        steps=standing.steps + 1,
+        steps=standing.steps + 1 if is_main else standing.steps,
         attempts=standing.attempts,
+        step_attempts=0 if is_main else standing.step_attempts,
         error=record.error if isinstance(record, StepFailed) else standing.error,
+        waits=waits,
+        extras=extras,
     )
 
 
 def _retry_step(standing: Standing, record: StepAttemptFailed) -> Standing:
     _check_next(standing, record)
-    if record.attempt != standing.step_attempts + 1:
-        raise _illegal(standing, record, f"attempt {standing.step_attempts + 1} is next, not {record.attempt}")
-    return Standing(
-        Status.WAITING,
+    place = record.index
+    failed = standing.attempts_of(place)
+    if record.attempt != failed + 1:
+        raise _illegal(standing, record, f"attempt {failed + 1} is next, not {record.attempt}")
+    if isinstance(place, int):
+        return standing._replace(
+            status=Status.WAITING if standing.extras.compensation is None else Status.COMPENSATING,
+            records=standing.records + 1,
+            step_attempts=record.attempt,
+            retry_after_ms=record.retry_after_ms,
+            error=record.error,
+        )
+    # Other branches may go on: how long each waits for its next attempt stands in its record alone.
+    attempts = {**standing.extras.step_attempts, place: record.attempt}
+    return standing._replace(
+        status=_going(standing.waits, standing.extras),
         records=standing.records + 1,
-        steps=standing.steps,
-        attempts=standing.attempts,
-        step_attempts=record.attempt,
-        retry_after_ms=record.retry_after_ms,
+        retry_after_ms=None,
         error=record.error,
+        extras=replace(standing.extras, step_attempts=attempts),
     )
 
 
 def _retry(standing: Standing, record: AttemptFailed) -> Standing:
     if record.attempt != standing.attempts + 1:
         raise _illegal(standing, record, f"attempt {standing.attempts + 1} is next, not {record.attempt}")
-    return Standing(
-        Status.WAITING,
+    return standing._replace(
+        status=Status.WAITING,
         records=standing.records + 1,
-        steps=standing.steps,
         attempts=record.attempt,
-        step_attempts=standing.step_attempts,
         retry_after_ms=record.retry_after_ms,
         error=record.error,
-        waiting=standing.waiting,
     )
 
 
 def _pause(standing: Standing, record: Paused) -> Standing:
-    return Standing(
-        Status.PAUSED,
+    return standing._replace(
+        status=Status.PAUSED,
         records=standing.records + 1,
-        steps=standing.steps,
-        attempts=standing.attempts,
-        step_attempts=standing.step_attempts,
+        retry_after_ms=None,
         paused=record,
         error=record.error or standing.error,
-        waiting=standing.waiting,
     )
 
 
 def _resume(standing: Standing, record: Record) -> Standing:
-    if not isinstance(record, Resumed):
-        raise _illegal(standing, record, "only a resumption leaves a pause")
+    match record:
+        case Resumed():
+            return _unparked(standing)
+        case Restarted() if 0 <= record.kept <= standing.steps and standing.extras.compensation is None:
+            kept = Extras(cancel=standing.extras.cancel, signals=standing.extras.signals)
+            return _unparked(standing)._replace(steps=record.kept, waits=(), extras=kept)
+        case Restarted():
+            raise _illegal(standing, record, f"it has {standing.steps} commands, and nothing of it may be undone yet")
+        case CompensationSkipped() if standing.extras.compensation is not None:
+            given_up = replace(standing.extras, has_failed_undo=True)
+            return _settle(_unparked(standing)._replace(records=standing.records, extras=given_up), record)
+        case Cancelled():
+            return _end(standing, Status.CANCELLED, standing.error)
+        case _:
+            raise _illegal(standing, record, "only a resumption leaves a pause")
+
+
+def _unparked(standing: Standing) -> Standing:
     # The retries are counted anew: whoever resumes says that another try is worth it.
+    extras = standing.extras
     return Standing(
-        Status.QUEUED,
+        Status.QUEUED if extras.compensation is None else Status.COMPENSATING,
         records=standing.records + 1,
         steps=standing.steps,
         error=standing.error,
-        waiting=standing.waiting,
+        waits=standing.waits,
+        extras=replace(extras, step_attempts={}) if extras.step_attempts else extras,
+    )
+
+
+def _request_cancel(standing: Standing, record: CancelRequested) -> Standing:
+    if standing.extras.cancel is not None:
+        raise _illegal(standing, record, "it was asked for before")
+    extras = replace(standing.extras, cancel=record)
+    if standing.status is Status.PAUSED:
+        # Its handler has to run once more, to clean up.
+        return _unparked(standing)._replace(extras=extras)
+    return standing._replace(records=standing.records + 1, extras=extras)
+
+
+def _deliver_cancel(standing: Standing, record: CancelDelivered) -> Standing:
+    extras = standing.extras
+    if extras.cancel is None or extras.is_cancel_delivered:
+        raise _illegal(standing, record, "nobody has asked for it, or it was told before")
+    told = replace(extras, is_cancel_delivered=True)
+    going = standing._replace(extras=told, retry_after_ms=None)
+    if standing.wait_at(record.index) is not None:
+        return _without_wait(going, record.index, told)
+    return _settle(going, record)
+
+
+def _receive(standing: Standing, record: SignalReceived) -> Standing:
+    if record.message in standing.extras.signals:
+        raise _illegal(standing, record, "this message was received before")
+    extras = replace(standing.extras, signals=standing.extras.signals | {record.message})
+    return standing._replace(records=standing.records + 1, extras=extras)
+
+
+def _compensate(standing: Standing, record: CompensationStarted) -> Standing:
+    if standing.extras.compensation is not None:
+        raise _illegal(standing, record, "it is being undone already")
+    return Standing(
+        Status.COMPENSATING,
+        records=standing.records + 1,
+        steps=standing.steps,
+        error=record.error or standing.error,
+        extras=replace(standing.extras, compensation=record),
     )
 
 
@@ -309,6 +528,7 @@ def _end(standing: Standing, status: Status, error: Failure | None) -> Standing:
         attempts=standing.attempts,
         step_attempts=standing.step_attempts,
         error=error,
+        extras=standing.extras,
     )
 
 

@@ -21,7 +21,8 @@ from ..journal.key import format_id
 from ..journal.keyspace import PartitionSpace
 from ..journal.lane_reading import reading_error
 from ..journal.outcomes import Outcome, Succeeded, decode_outcome
-from ..journal.records import Completed, Failed, Paused, decode
+from ..journal.record_bytes import decode
+from ..journal.records import Completed, Failed, Paused
 from ..journal.requests import Answer, announced_invocation
 from ..journal.store import Store
 from ..journal.subscription import Listening

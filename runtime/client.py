@@ -21,7 +21,8 @@ from ..journal.inbox import comparable
 from ..journal.key import InvocationId, Key, new_invocation_id, parse_id
 from ..journal.keyspace import PartitionSpace
 from ..journal.outcomes import Replayed, Succeeded
-from ..journal.records import Accepted, Paused, decode
+from ..journal.record_bytes import decode
+from ..journal.records import Accepted, Paused
 from ..journal.requests import CLIENT_BYTES, Request, RequestKind, ResumeOrder
 from ..journal.store import Store
 from ..journal.urls import EmbeddedAddress, parse_store_url

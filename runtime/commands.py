@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from ..journal import noted
-from ..journal.errors import Suspended
-from ..journal.records import (
+from ..journal.command_records import (
     CallCompleted,
     CallStarted,
     MessageSent,
-    PauseReason,
-    Record,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
     TimerFired,
     TimerSet,
 )
+from ..journal.errors import Suspended
+from ..journal.records import PauseReason, Record
 from .endings import pause
 from .frames import caller_line
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..journal import codec
 from ..journal.codec import REFERENCE_BYTES
+from ..journal.command_records import Bare, Command
 from ..journal.errors import Fenced, InvalidOutput, Suspended
-from ..journal.records import CallCompleted, Command, Record, TimerFired
+from ..journal.records import Record
 from ..objects.context import ObjectContext
 from ..objects.types import boundary_of
 from .bounds import SHORT_NAME, STATE_NAMES_MAX, check_name, check_state, check_unpacked, check_written
@@ -365,12 +366,12 @@ def commands_of(records: list[Record]) -> list[Record]:
 
 
 def _context_of(record: Record) -> Mapping[str, bytes | None]:
-    if isinstance(record, Command) and not isinstance(record, CallCompleted | TimerFired):
+    if isinstance(record, Command) and not isinstance(record, Bare):
         return record.reads
     return {}
 
 
 def _notes_of(record: Record) -> tuple[bytes, ...]:
-    if isinstance(record, Command) and not isinstance(record, CallCompleted | TimerFired):
+    if isinstance(record, Command) and not isinstance(record, Bare):
         return record.notes
     return ()

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 
 from ..journal import operations
+from ..journal.command_records import TimerSet
 from ..journal.errors import CallError, InternalError
 from ..journal.lane_reading import OpenInvocation, ask
 from ..journal.noted import noted, standing_of, written_at_ms
-from ..journal.records import Accepted, Paused, Scheduled, TimerSet
+from ..journal.records import Accepted, Paused, Scheduled
 from ..journal.transitions import Status
 from .endings import listed
 from .invocation import Hold, IdempotencyClaim, Invocation

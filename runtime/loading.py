@@ -11,22 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 from ..journal import operations
 from ..journal.blobs import digests_in_records
 from ..journal.codec import Undecodable
+from ..journal.command_records import TimerSet
 from ..journal.errors import InternalError, KeylaneError, StoreError, StoreUnavailable
 from ..journal.history import first_arguments
 from ..journal.lane_reading import LaneContents, OpenInvocation, ask, read_invocations, read_lane
 from ..journal.outcomes import IdempotencyEntry
 from ..journal.recall import DAY_MS
-from ..journal.records import (
-    Accepted,
-    Completed,
-    Failed,
-    Paused,
-    PauseReason,
-    Record,
-    Released,
-    Scheduled,
-    TimerSet,
-)
+from ..journal.records import Accepted, Completed, Failed, Paused, PauseReason, Record, Released, Scheduled
 from ..journal.snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words
 from ..journal.transitions import IllegalTransition, Standing, Status, replay
 from .context import commands_of

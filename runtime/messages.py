@@ -10,12 +10,13 @@ import anyio
 
 from ..journal import noted, operations
 from ..journal.batch import Operation
+from ..journal.command_records import CallCompleted, CallStarted, MessageSent, TimerFired, TimerSet
 from ..journal.errors import Deadlock, Fenced, KeylaneError, StoreUnavailable
 from ..journal.futures import resolve
 from ..journal.key import format_id
 from ..journal.messages import Caller, Held, child_id, closes
 from ..journal.outcomes import decode_outcome
-from ..journal.records import CallCompleted, CallStarted, MessageSent, Record, TimerFired, TimerSet
+from ..journal.records import Record
 from ..journal.requests import RequestKind
 from ..objects.messaging import Sent
 from .commands import diverge
@@ -28,6 +29,7 @@ from .partition import OwnershipLost
 if TYPE_CHECKING:
     from ..journal.key import Key
     from ..journal.keyspace import PartitionSpace
+    from ..journal.place import Place
     from ..objects.app import App
     from .context import ExclusiveContext
     from .invocation import Invocation
@@ -164,7 +166,7 @@ class Messages:
         await self._ended(ctx, lane, invocation, found.index)
 
     async def _ended(
-        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: int
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place
     ) -> CallCompleted | TimerFired:
         """Return the record that ends a wait, once it is durable."""
         found = ctx.next_recorded()

@@ -13,6 +13,7 @@ from ..objects.signature import result_boundary
 from ..objects.types import boundary_of
 
 if TYPE_CHECKING:
+    from ..journal.place import Place
     from ..objects.policies import RetryPolicy
     from ..objects.types import Boundary
 
@@ -37,7 +38,7 @@ class StepPlan:
     """
 
     name: str
-    index: int
+    index: Place
     action: Callable[..., Any]
     arguments: tuple[Any, ...]
     boundary: Boundary[Any]
@@ -59,7 +60,7 @@ class StepPlans:
         self._kept: dict[tuple[str, Callable[..., Any]], tuple[Boundary[Any], bool]] = {}
 
     def make(
-        self, name: str, index: int, action: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
+        self, name: str, index: Place, action: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> StepPlan:
         """Return the plan of one step.
 

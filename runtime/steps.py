@@ -15,6 +15,7 @@ import anyio.to_thread
 
 from ..journal import operations
 from ..journal.codec import REFERENCE_BYTES
+from ..journal.command_records import StepAttemptFailed, StepCompleted, StepFailed
 from ..journal.errors import (
     InvalidOutput,
     PayloadTooLarge,
@@ -27,7 +28,7 @@ from ..journal.errors import (
     StepFailed as StepFailedError,
 )
 from ..journal.futures import resolve
-from ..journal.records import PauseReason, Record, StepAttemptFailed, StepCompleted, StepFailed
+from ..journal.records import PauseReason, Record
 from .bounds import SHORT_NAME, check_name, check_unpacked, has_too_many_records, why_too_many
 from .commands import diverge
 from .endings import accept_in_order, acceptance, pause, record, state_change, weigh_failure

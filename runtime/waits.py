@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..journal import operations
 from ..journal.batch import Commit, Operation
 from ..journal.codec import Undecodable
+from ..journal.command_records import CallCompleted, CallStarted, TimerFired, TimerSet
 from ..journal.errors import Fenced, MessageLost, Suspended
 from ..journal.inbox import leaves_no_trace
 from ..journal.key import format_id
 from ..journal.messages import Reply
 from ..journal.outbox import read_messages
 from ..journal.outcomes import encode_outcome
-from ..journal.records import CallCompleted, CallStarted, TimerFired, TimerSet
 from ..journal.tracing import traceless
 from .endings import record
 from .failures import refused
@@ -31,6 +31,7 @@ from .wheel import Wheel
 
 if TYPE_CHECKING:
     from ..journal.keyspace import PartitionSpace
+    from ..journal.place import Place
     from ..journal.requests import Request
     from ..journal.store import Store
     from .context import ExclusiveContext
@@ -57,7 +58,7 @@ class Waits:
         self._residents: Wheel[Invocation] = Wheel(let_go)
         self.slots: Slots[Lane]
 
-    async def ended(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: int) -> _End:
+    async def ended(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place) -> _End:
         """Wait for the record that ends the open wait of an invocation; its slot serves others meanwhile.
 
         Raises:
@@ -238,7 +239,7 @@ def let_go(invocation: Invocation) -> None:
     future.set_exception(Suspended())
 
 
-def _end_of(invocation: Invocation, index: int) -> _End | None:
+def _end_of(invocation: Invocation, index: Place) -> _End | None:
     """Return the durable record that ends a wait, if there is one."""
     for each in reversed(invocation.records):
         if isinstance(each, CallCompleted | TimerFired):
@@ -246,7 +247,7 @@ def _end_of(invocation: Invocation, index: int) -> _End | None:
     return None
 
 
-def _awaits_reply(invocation: Invocation, index: int) -> bool:
+def _awaits_reply(invocation: Invocation, index: Place) -> bool:
     standing = invocation.standing
     waiting = None if standing is None or invocation.ended else standing.waiting
     return isinstance(waiting, CallStarted) and waiting.index == index

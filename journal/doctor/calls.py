@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from ..command_records import CallStarted
 from ..key import format_id
 from ..keyspace import PartitionSpace
-from ..records import CallStarted
 from ..store import Store
 from ..tracing import traceless
 from .examining import Question, examine

@@ -9,23 +9,20 @@ from typing import Any, Final
 import redis.exceptions
 
 from ..codec import Undecodable
-from ..keyspace import PartitionSpace
-from ..noted import Noted, noted, standing_of
-from ..records import (
-    Accepted,
-    AttemptFailed,
+from ..command_records import (
     CallCompleted,
     CallStarted,
     MessageSent,
-    Paused,
-    Resumed,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
     TimerFired,
     TimerSet,
-    decode,
 )
+from ..keyspace import PartitionSpace
+from ..noted import Noted, noted, standing_of
+from ..record_bytes import decode
+from ..records import Accepted, AttemptFailed, Paused, Resumed
 from ..snapshots import Entry
 from ..store import Store
 from .facts import InvocationFacts
@@ -218,7 +215,7 @@ async def _with_open_wait(store: Store, facts: InvocationFacts, seen: Examined) 
     command = await _newest_command(store, facts.space.invocation(facts.raw_id), seen.newest_id)
     if command is None or not isinstance(command.record, CallStarted | TimerSet):
         return facts
-    standing = facts.standing._replace(waiting=command.record)
+    standing = facts.standing._replace(waits=(command.record,))
     return replace(facts, standing=standing, waiting_since_ms=command.at_ms)
 
 

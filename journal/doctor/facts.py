@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ..command_records import TimerSet
 from ..keyspace import PartitionSpace
-from ..records import TimerSet
 from ..transitions import Standing, Status
 
 

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from keylane.journal.records import Finished, Record, StepCompleted, decode
+from keylane.journal.command_records import StepCompleted
+from keylane.journal.record_bytes import decode
+from keylane.journal.records import Finished, Record
 from keylane.journal.transitions import IllegalTransition, replay
 
 from .soak_store import Servers

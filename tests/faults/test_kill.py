@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from keylane import Client
-from keylane.journal.records import Completed, StepCompleted, decode
+from keylane.journal.command_records import StepCompleted
+from keylane.journal.record_bytes import decode
+from keylane.journal.records import Completed
 from keylane.journal.transitions import Status, replay
 from tests.objects_catalogue import app, counter, marks, three_steps
 

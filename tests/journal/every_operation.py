@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from keylane.journal import batch, operations
 from keylane.journal.batch import Operation
+from keylane.journal.command_records import StepCompleted
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.operations import StateChange
 from keylane.journal.outcomes import IdempotencyEntry, Succeeded, encode_outcome
-from keylane.journal.records import Accepted, Completed, Finished, StepCompleted
+from keylane.journal.records import Accepted, Completed, Finished
 
 KEY = "acme/o-1"
 DAY = 20_000

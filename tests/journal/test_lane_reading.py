@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keylane.journal.codec import Undecodable
+from keylane.journal.command_records import StepCompleted
 from keylane.journal.errors import StoreUnavailable, WrongKeyType
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.lane_reading import (
@@ -28,7 +29,8 @@ from keylane.journal.lane_reading import (
     read_runnable,
     read_state,
 )
-from keylane.journal.records import Accepted, Record, StepCompleted, encode
+from keylane.journal.record_bytes import encode
+from keylane.journal.records import Accepted, Record
 from keylane.journal.snapshots import FIRST_READ_ENTRIES, ObjectState, encode_values
 from keylane.journal.store import Store
 from keylane.journal.topology import Submit

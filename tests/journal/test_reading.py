@@ -13,6 +13,7 @@ import pytest
 from keylane.journal import operations, reading
 from keylane.journal.batch import Commit, Operation
 from keylane.journal.codec import pack
+from keylane.journal.command_records import StepAttemptFailed, StepCompleted, StepFailed
 from keylane.journal.descriptions import Place, ResultKind, What
 from keylane.journal.errors import WrongKeyType
 from keylane.journal.inbox import submit
@@ -32,9 +33,6 @@ from keylane.journal.records import (
     PauseReason,
     Record,
     Resumed,
-    StepAttemptFailed,
-    StepCompleted,
-    StepFailed,
 )
 from keylane.journal.requests import Request, RequestKind
 from keylane.journal.store import Store

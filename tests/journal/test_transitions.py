@@ -11,29 +11,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keylane.journal.command_records import (
+    CallCompleted,
+    CallStarted,
+    MessageSent,
+    StepAttemptFailed,
+    StepCompleted,
+    StepFailed,
+    TimerFired,
+    TimerSet,
+)
 from keylane.journal.outcomes import Failure
+from keylane.journal.record_bytes import decode, encode
 from keylane.journal.records import (
     Accepted,
     AttemptFailed,
-    CallCompleted,
-    CallStarted,
     Completed,
     Failed,
     Finished,
-    MessageSent,
     Paused,
     PauseReason,
     Record,
     Released,
     Resumed,
     Scheduled,
-    StepAttemptFailed,
-    StepCompleted,
-    StepFailed,
-    TimerFired,
-    TimerSet,
-    decode,
-    encode,
 )
 from keylane.journal.transitions import IllegalTransition, Standing, Status, advance, replay
 
@@ -327,7 +328,7 @@ JOURNALS: dict[str, tuple[list[Record], Standing]] = {
             Resumed("ada", "repaired"),
             CallStarted(3, *TARGET),
         ],
-        Standing(Status.WAITING, records=10, steps=3, error=ERROR, waiting=CallStarted(3, *TARGET)),
+        Standing(Status.WAITING, records=10, steps=3, error=ERROR, waits=(CallStarted(3, *TARGET),)),
     ),
     "scheduled": (
         [ACCEPTED, Scheduled(60_000)],

@@ -13,10 +13,11 @@ import redis
 from keylane.journal import operations
 from keylane.journal import writer as writer_module
 from keylane.journal.batch import Batch, Commit, Operation, build_batch
+from keylane.journal.command_records import StepCompleted
 from keylane.journal.errors import Fenced, StoreError, WrongKeyType
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.outcomes import IdempotencyEntry
-from keylane.journal.records import Accepted, Completed, StepCompleted
+from keylane.journal.records import Accepted, Completed
 from keylane.journal.tenure import Tenure
 from keylane.journal.writer import COMMITS_PER_BATCH, OPERATIONS_PER_BATCH, TURNS_IN_FLIGHT, PartitionWriter
 from tests.faults.harness import StoreServer, eventually

@@ -10,7 +10,8 @@ import anyio
 from keylane.journal.inbox import START, read_after
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.outcomes import Outcome, encode_outcome
-from keylane.journal.records import Accepted, Record, encode
+from keylane.journal.record_bytes import encode
+from keylane.journal.records import Accepted, Record
 from keylane.journal.requests import Answer, Request
 from keylane.journal.store import Store
 from keylane.journal.subscription import Subscription

@@ -24,7 +24,8 @@ from keylane import (
 from keylane.journal.codec import pack
 from keylane.journal.inbox import submit
 from keylane.journal.key import new_invocation_id, parse_id
-from keylane.journal.records import Paused, PauseReason, encode
+from keylane.journal.record_bytes import encode
+from keylane.journal.records import Paused, PauseReason
 from keylane.journal.requests import Request, RequestKind
 from keylane.runtime import loading
 from keylane.runtime.intake import Intake

@@ -1,0 +1,255 @@
+"""The records of what a handler asks for: each has the place of a command, and a replay walks through them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from .outcomes import Failure
+from .place import Place
+
+#: State values that were read since the record before: name to packed value, None where there was none.
+Reads: TypeAlias = Mapping[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StepCompleted:
+    """A step returned; its result is never computed again.
+
+    Args:
+        index: Place of the step in the invocation, counted from 0.
+        name: Name of the step.
+        result: Packed result.
+        reads: State read since the record before.
+        notes: Packed answers of the clock since the record before, in order.
+    """
+
+    index: Place
+    name: str
+    result: bytes
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepAttemptFailed:
+    """An attempt of a step failed and another follows after a delay; `attempt` counts from 1."""
+
+    index: Place
+    name: str
+    attempt: int
+    error: Failure
+    retry_after_ms: int
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """A step failed for good and its handler was told; that is its recorded result."""
+
+    index: Place
+    name: str
+    error: Failure
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSent:
+    """A message to an object that nobody waits for; it left in the same commit.
+
+    Args:
+        index: Place of the command in the invocation, counted from 0 with the steps; in a branch, with the way there.
+        type_name: The object type that it goes to.
+        partition: The number of the partition that it goes to.
+        key: The object that it goes to.
+        handler: The handler that it asks for.
+        invocation: Raw id of the invocation that it asks for.
+        delay_ms: How long that one is to wait before it begins.
+        reads: State read since the record before.
+        notes: Packed answers of the clock since the record before, in order.
+    """
+
+    index: Place
+    type_name: str
+    partition: int
+    key: str
+    handler: str
+    invocation: bytes
+    delay_ms: int = 0
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    """A call of another object, which left in the same commit; the invocation waits for the reply from here on.
+
+    Args:
+        index: Place of the command in the invocation, counted from 0 with the steps; in a branch, with the way there.
+        type_name: The object type that is called.
+        partition: The number of the partition that it goes to.
+        key: The object that is called.
+        handler: The handler that is called.
+        invocation: Raw id of the called invocation.
+        reads: State read since the record before.
+        notes: Packed answers of the clock since the record before, in order.
+        releases: Whether the invocation leaves its lane to others meanwhile.
+    """
+
+    index: Place
+    type_name: str
+    partition: int
+    key: str
+    handler: str
+    invocation: bytes
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+    releases: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallCompleted:
+    """The reply to a call: the encoded outcome, which is what the call gives in every replay."""
+
+    index: Place
+    outcome: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSet:
+    """The invocation sleeps from here on; when the timer is due stands with the due times of the partition."""
+
+    index: Place
+    delay_ms: int
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+    releases: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The timer was due, by the partition's time."""
+
+    index: Place
+
+
+@dataclass(frozen=True, slots=True)
+class AwakeableMade:
+    """An id was given out under which outside code completes something; the id follows from the place."""
+
+    index: Place
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WaitStarted:
+    """The invocation waits from here on for a signal, or for the completion of an awakeable.
+
+    Args:
+        index: Place of the command in the invocation.
+        name: Name of the signal; empty for an awakeable.
+        awakeable: Place at which the awakeable was made; None for a signal.
+        timeout_ms: How long it waits at most; None for as long as it takes.
+        reads: State read since the record before.
+        notes: Packed answers of the clock since the record before, in order.
+        releases: Whether the invocation leaves its lane to others meanwhile.
+    """
+
+    index: Place
+    name: str
+    awakeable: Place | None = None
+    timeout_ms: int | None = None
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+    releases: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WaitCompleted:
+    """What was waited for came, or was there already, in which case no `WaitStarted` goes before.
+
+    Args:
+        index: Place of the command in the invocation.
+        message: Id of the message that brought the value.
+        value: The encoded outcome: a value, or the failure with which somebody has rejected the awakeable.
+        by: Who sent it, as far as they said.
+        reads: State read since the record before, where the handler took it up itself.
+        notes: Packed answers of the clock, likewise.
+    """
+
+    index: Place
+    message: bytes
+    value: bytes
+    by: str = ""
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WaitExpired:
+    """What was waited for did not come in time."""
+
+    index: Place
+
+
+@dataclass(frozen=True, slots=True)
+class WaitWithdrawn:
+    """What was waited for is waited for no longer, since something else came first; it leaves nothing behind."""
+
+    index: Place
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CancelDelivered:
+    """The handler was told that it is cancelled, in place of a command or of the end of a wait."""
+
+    index: Place
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CompensationSkipped:
+    """Somebody gave up an undo that failed; the invocation ends with the flag that says so.
+
+    Args:
+        index: Place of the undo in the invocation.
+        name: Name of the undo.
+        by: Who gave it up.
+        reason: Why.
+    """
+
+    index: Place
+    name: str
+    by: str
+    reason: str
+
+
+#: The records that a replay walks through, in the order of the commands of the handler.
+Command: TypeAlias = (
+    StepCompleted
+    | StepAttemptFailed
+    | StepFailed
+    | MessageSent
+    | CallStarted
+    | CallCompleted
+    | TimerSet
+    | TimerFired
+    | AwakeableMade
+    | WaitStarted
+    | WaitCompleted
+    | WaitExpired
+    | WaitWithdrawn
+    | CancelDelivered
+    | CompensationSkipped
+)
+
+#: The commands' records that carry no reads: they are made outside of the handler's run, or about something it does not
+#: know of.
+Bare: TypeAlias = CallCompleted | TimerFired | WaitExpired | CompensationSkipped
