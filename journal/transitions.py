@@ -342,6 +342,7 @@ def _wait(standing: Standing, record: OpenWait) -> Standing:
         records=standing.records + 1,
         steps=standing.steps,
         attempts=standing.attempts,
+        step_attempts=0 if isinstance(record.index, int) else standing.step_attempts,
         error=standing.error,
         waits=waits,
         extras=standing.extras,
@@ -459,8 +460,9 @@ def _resume(standing: Standing, record: Record) -> Standing:
         case Restarted():
             raise _illegal(standing, record, f"it has {standing.steps} commands, and nothing of it may be undone yet")
         case CompensationSkipped() if standing.extras.compensation is not None:
-            given_up = replace(standing.extras, has_failed_undo=True)
-            return _settle(_unparked(standing)._replace(records=standing.records, extras=given_up), record)
+            going = _unparked(standing)
+            given_up = replace(going.extras, has_failed_undo=True)
+            return _settle(going._replace(records=standing.records, extras=given_up), record)
         case Cancelled():
             return _end(standing, Status.CANCELLED, standing.error)
         case _:
@@ -483,11 +485,10 @@ def _unparked(standing: Standing) -> Standing:
 def _request_cancel(standing: Standing, record: CancelRequested) -> Standing:
     if standing.extras.cancel is not None:
         raise _illegal(standing, record, "it was asked for before")
-    extras = replace(standing.extras, cancel=record)
-    if standing.status is Status.PAUSED:
-        # Its handler has to run once more, to clean up.
-        return _unparked(standing)._replace(extras=extras)
-    return standing._replace(records=standing.records + 1, extras=extras)
+    # The handler of one that is parked has to run once more, to clean up.
+    is_paused = standing.status is Status.PAUSED
+    going = _unparked(standing) if is_paused else standing._replace(records=standing.records + 1)
+    return going._replace(extras=replace(going.extras, cancel=record))
 
 
 def _deliver_cancel(standing: Standing, record: CancelDelivered) -> Standing:
