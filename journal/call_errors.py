@@ -198,6 +198,31 @@ class ResultExpired(CallError):
         self.outcome = outcome
 
 
+class InvocationRefused(CallError):
+    """The handler's validator refused the call: nothing of it was queued or recorded.
+
+    Attributes:
+        reason: What the validator said.
+        reason_code: Its stable word: the code of the `TerminalError` that it raised, else `invalid`; `validator-failed`
+            and `validator-timeout` where the validator itself is at fault.
+        details: Plain data, from the `TerminalError`.
+    """
+
+    code = "invocation-refused"
+    field_names = (*CallError.field_names, "reason", "reason_code", "details")
+    reason: str = ""
+    reason_code: str = ""
+    details: Any = None
+
+    def __init__(
+        self, handler: str, reason: str, reason_code: str, details: Any = None, *, invocation_id: str | None = None
+    ) -> None:
+        super().__init__(f"{handler} refuses the call: {reason}", invocation_id=invocation_id)
+        self.reason = reason
+        self.reason_code = reason_code
+        self.details = details
+
+
 class Overloaded(CallError):
     """A bound is reached: nothing was taken in, try again after `retry_after` seconds."""
 

@@ -7,6 +7,7 @@
     ├─ CallError(invocation_id)
     │  ├─ UnknownObject · UnknownHandler · InvalidKey · InvalidInput(path) · InvalidOutput(path)
     │  ├─ PayloadTooLarge(value, limit) · IdempotencyConflict(fields) · ResultExpired(outcome)
+    │  ├─ InvocationRefused(reason, reason_code, details)
     │  ├─ Overloaded(retry_after) · Draining(retry_after) · CallTimeout · MessageLost
     │  └─ InvocationFailed · InvocationCancelled · InvocationPaused(reason, owner)
     ├─ StoreError
@@ -35,6 +36,7 @@ from .call_errors import (
     InvocationCancelled,
     InvocationFailed,
     InvocationPaused,
+    InvocationRefused,
     MessageLost,
     Overloaded,
     PayloadTooLarge,
@@ -59,6 +61,7 @@ __all__ = [
     "InvocationCancelled",
     "InvocationFailed",
     "InvocationPaused",
+    "InvocationRefused",
     "KeylaneError",
     "MessageLost",
     "Overloaded",

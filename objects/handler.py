@@ -10,6 +10,7 @@ from .context import BlockingObjectContext, BlockingSharedContext, ObjectContext
 from .policies import RetryPolicy
 from .signature import Kind
 from .types import Boundary
+from .validator import Validator
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")
@@ -38,6 +39,7 @@ class Handler(Generic[Input_contra, Output_co]):
         retry: Its retry policy; None leaves it to the deployment.
         idempotency_retention: How long its idempotency keys are known; None leaves it to the deployment.
         partitions: How many partitions its object type declares; None leaves it to the deployment.
+        validate: Looks at a call before it enters the lane, and may refuse it; None takes every call in.
     """
 
     object_name: str
@@ -52,6 +54,7 @@ class Handler(Generic[Input_contra, Output_co]):
     retry: RetryPolicy | None
     idempotency_retention: timedelta | None
     partitions: int | None = None
+    validate: Validator | None = None
 
     def __str__(self) -> str:
         return f"{self.object_name}.{self.name}"
@@ -69,6 +72,7 @@ class HandlerOptions:
     private: bool = False
     retry: RetryPolicy | None = None
     idempotency_retention: timedelta | None = None
+    validate: Callable[..., Any] | None = None
 
 
 # async before plain, with an argument before without: type checkers take the first overload that matches.
@@ -81,6 +85,9 @@ class HandlerDecorator(Protocol):
         retry: The retry policy of the invocation; without it, the object type's.
         idempotency_retention: How long its idempotency keys are known; up to 400 days.
         private: Only other handlers may call it.
+        validate: `async def` or plain `def`, with a reading context and the handler's argument. It runs before a call
+            enters the lane, on what is durable then, and refuses by raising a `TerminalError` or a `ValueError`:
+            nothing of the call is queued or recorded, and its caller gets `InvocationRefused`.
     """
 
     @overload
@@ -105,6 +112,7 @@ class HandlerDecorator(Protocol):
         retry: RetryPolicy | None = None,
         idempotency_retention: timedelta | None = None,
         private: bool = False,
+        validate: Callable[..., Any] | None = None,
     ) -> "HandlerDecorator": ...
 
 

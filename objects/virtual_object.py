@@ -11,6 +11,7 @@ from .handler import Handler, HandlerDecorator, HandlerOptions, SharedDecorator,
 from .policies import RetryPolicy
 from .signature import Kind, read_signature
 from .types import Boundary, make_boundary
+from .validator import validator_of
 
 PARTITIONS_MAX: Final = 16_384
 _IDEMPOTENCY_RETENTION_MAX: Final = timedelta(days=400)
@@ -119,6 +120,7 @@ class VirtualObject:
             retry=options.retry or self.retry,
             idempotency_retention=options.idempotency_retention or self.idempotency_retention,
             partitions=self.partitions,
+            validate=None if options.validate is None else validator_of(options.validate, signature, what),
         )
         self._keep(handler)
         return handler

@@ -117,7 +117,7 @@ class Claims:
         partition.claims[claim.digest] = invocation
         days = self._days(partition, claim.day)
         if not days:
-            self._let_go(invocation)
+            decided(invocation)
             return
         invocation.hold = Hold.RECALLING
         recall(partition.store, partition.space, days, claim.digest, partial(self._recalled, lane, invocation))
@@ -149,15 +149,6 @@ class Claims:
             case _:
                 self._refuse(lane.partition, invocation, as_call_error(error))
 
-    @staticmethod
-    def _let_go(invocation: Invocation) -> None:
-        """End the hold of an invocation whose key has been decided on: it runs, or it was answered."""
-        invocation.hold = None
-        callbacks, invocation.on_recalled = invocation.on_recalled, []
-        for callback in callbacks:
-            callback()
-        invocation.lane.partition.host.ready(invocation.lane)
-
     def _recall_again(self, lane: Lane, invocation: Invocation) -> None:
         claim = invocation.idempotency
         partition = lane.partition
@@ -175,7 +166,7 @@ class Claims:
         if entry is None:
             self._date(partition, claim, found.now_ms)
         if entry is None or entry.invocation == invocation.raw_id:
-            self._let_go(invocation)
+            decided(invocation)
             return
         if partition.claims.get(claim.digest) is invocation:
             del partition.claims[claim.digest]
@@ -237,14 +228,23 @@ class Claims:
         encoded = encode_outcome(outcome)
         # The first one's acceptance may be on its way still: refused, it takes this answer with it.
         answer(partition, second.raw_id, second.entry, second.client, encoded, told, lane=second.lane, about=first_id)
-        self._let_go(second)
+        decided(second)
 
     def _refuse(self, partition: Partition, second: Invocation, error: CallError) -> None:
         second.ended = True
         if second.entry is not None:
             refuse(partition, second.raw_id, second.entry, second.client, error)
         partition.ended(second, error)
-        self._let_go(second)
+        decided(second)
+
+
+def decided(invocation: Invocation) -> None:
+    """End the hold of an invocation of which it is known now whether it is taken in: it runs, or it was answered."""
+    invocation.hold = None
+    callbacks, invocation.on_recalled = invocation.on_recalled, []
+    for callback in callbacks:
+        callback()
+    invocation.lane.partition.host.ready(invocation.lane)
 
 
 def as_set(boundary: Boundary[Any], packed: bytes) -> bytes:

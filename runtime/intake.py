@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ..objects.handler import Handler
     from .lane import Lane
     from .partition import Partition
+    from .validating import Validating
     from .waits import Waits
 
 logger = logging.getLogger("keylane.intake")
@@ -81,6 +82,7 @@ class Intake:
         self._repair = repair
         self._calls_max = calls_max
         self.waits: Waits
+        self.validating: Validating
         self._unaccepted: deque[Invocation] = deque()
         self._claims = Claims()
 
@@ -178,16 +180,17 @@ class Intake:
         """Take in what is to begin later, once it is known that its idempotency key is new."""
         key_text = str(Key.parse(request.key))
         put = partial(schedule, partition, key_text, invocation, request.delay_ms)
+        if request.idempotency_key is not None or invocation.handler.validate is not None:
+            invocation.lane = partition.lane(key_text)
         if request.idempotency_key is not None:
-            lane = invocation.lane = partition.lane(key_text)
-            self._claims.claim(lane, invocation, request.basis, request.idempotency_key)
+            self._claims.claim(invocation.lane, invocation, request.basis, request.idempotency_key)
             if invocation.ended:
                 return
-            if invocation.hold is Hold.RECALLING:
-                partition.open[invocation.raw_id] = invocation
-                invocation.on_recalled.append(partial(_unless_ended, invocation, put))
-                return
-        put()
+        if invocation.handler.validate is not None:
+            self.validating.begin(invocation, is_sent=request.kind is RequestKind.OBJECT_SEND)
+        if invocation.hold is Hold.RECALLING:
+            partition.open[invocation.raw_id] = invocation
+        _once_decided(invocation, put)
 
     def take_call(
         self,
@@ -236,6 +239,8 @@ class Intake:
             self._claims.claim(lane, invocation, basis, idempotency_key)
             if invocation.ended:
                 return
+        if invocation.handler.validate is not None:
+            self.validating.begin(invocation, is_sent=kind is RequestKind.OBJECT_SEND)
         partition.enter(lane, invocation)
         self._unaccepted.append(invocation)
 
@@ -380,8 +385,13 @@ def find_handler(partition: Partition, name: str, *, is_inside: bool = False) ->
     return handler
 
 
-def _unless_ended(invocation: Invocation, put: Callable[[], None]) -> None:
-    if not invocation.ended:
+def _once_decided(invocation: Invocation, put: Callable[[], None]) -> None:
+    """Go on with an invocation when it is known to be taken in, which is to be found out more than once."""
+    if invocation.ended:
+        return
+    if invocation.hold is Hold.RECALLING:
+        invocation.on_recalled.append(partial(_once_decided, invocation, put))
+    else:
         put()
 
 

@@ -24,7 +24,7 @@ Listener: TypeAlias = Callable[["Outcome | BaseException"], None]
 class Hold(Enum):
     """Why the head of a lane can't run now."""
 
-    RECALLING = auto()  # what is known of its idempotency key is being read
+    RECALLING = auto()  # whether it is taken in at all: its idempotency key is looked up, or its validator runs
     RETRYING = auto()  # it is due later
     PAUSED = auto()  # somebody has to resume it
     WAITING = auto()  # another object's reply, or its time, has to come

@@ -34,7 +34,7 @@ from .partition import Partition, Phase
 from .reading_context import ReadingContext
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ..journal.keyspace import PartitionSpace
     from ..journal.requests import Request
@@ -85,10 +85,33 @@ class Reads:
         self, partition: Partition | None, space: PartitionSpace, handler: Handler[Any, Any], key_text: str,
         payload: bytes | None, raw_id: bytes,
     ) -> Any:  # fmt: skip
+        return await self._call(
+            handler.function, await self._context(partition, space, key_text, raw_id), arguments_of(handler, payload),
+            is_blocking=handler.is_blocking,
+        )  # fmt: skip
+
+    async def validate(
+        self, partition: Partition, handler: Handler[Any, Any], key_text: str, payload: bytes | None, raw_id: bytes
+    ) -> None:
+        """Run a handler's validator on the durable state; it raises what it has against the call.
+
+        Raises:
+            InvalidInput: The argument does not fit.
+            StoreError: The state can't be read.
+        """
+        validator = handler.validate
+        if validator is not None:
+            arguments = arguments_of(handler, payload)
+            ctx = await self._context(partition, partition.space, key_text, raw_id)
+            await self._call(validator.function, ctx, arguments, is_blocking=validator.is_blocking)
+
+    async def _context(
+        self, partition: Partition | None, space: PartitionSpace, key_text: str, raw_id: bytes
+    ) -> ReadingContext:
         lane = None if partition is None else partition.lanes.get(key_text)
         key = Key.parse(key_text) if lane is None else lane.key
         values = await self._values(partition, space, key_text)
-        ctx = ReadingContext(
+        return ReadingContext(
             space.type_name,
             key,
             values,
@@ -96,15 +119,14 @@ class Reads:
             partial(_now, partition),
             partial(read_blob, self._store, space, key_text),
         )
-        arguments: tuple[Any, ...] = ()
-        if handler.input is not None:
-            if payload is None:
-                raise InvalidInput("argument", "the handler takes an argument and none was given")
-            arguments = (handler.input.load(payload),)
-        if not handler.is_blocking:
-            return await in_own_context(handler.function(ctx, *arguments))
-        call = partial(handler.function, BlockingReadingContext(ctx), *arguments)
-        return await anyio.to_thread.run_sync(call, limiter=self._limiter)
+
+    async def _call(
+        self, function: Callable[..., Any], ctx: ReadingContext, arguments: tuple[Any, ...], *, is_blocking: bool
+    ) -> Any:
+        if not is_blocking:
+            return await in_own_context(function(ctx, *arguments))
+        call = partial(function, BlockingReadingContext(ctx), *arguments)
+        return await anyio.to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
 
     async def _values(self, partition: Partition | None, space: PartitionSpace, key_text: str) -> Mapping[str, bytes]:
         if partition is not None and partition.may_serve():
@@ -135,7 +157,7 @@ class Reads:
         except KeylaneError as error:
             return refused(error)
         except BaseException as error:
-            if _is_from_outside(error):
+            if is_from_outside(error):
                 raise
             # Nothing was written: the caller decides whether to ask again.
             logger.info("shared handler %s failed: %r", handler.name, error)
@@ -167,7 +189,23 @@ class Reads:
             partition.serving.discard(request.invocation)
 
 
-def _is_from_outside(error: BaseException) -> bool:
+def arguments_of(handler: Handler[Any, Any], payload: bytes | None) -> tuple[Any, ...]:
+    """Return what a function of a handler is called with behind its context.
+
+    Raises:
+        InvalidInput: The argument does not fit.
+    """
+    if handler.input is None:
+        return ()
+    if payload is None:
+        raise InvalidInput("argument", "the handler takes an argument and none was given")
+    try:
+        return (handler.input.load(payload),)
+    except Undecodable as error:
+        raise InvalidInput(handler.input.where, str(error)) from error
+
+
+def is_from_outside(error: BaseException) -> bool:
     match error:
         case asyncio.CancelledError():
             task = asyncio.current_task()

@@ -43,6 +43,7 @@ from .retention import Retention
 from .slots import Slots
 from .steps import Steps
 from .timers import Timers
+from .validating import VALIDATOR_SLOTS, Validating, Validation
 from .waits import Waits
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Worker:
         self._reads = Reads(store, read_limiter, settings.payload_limit_bytes)
         self._intake = Intake(self._reads.serve, settings.lane_slots * CALLS_PER_SLOT, self._repair)
         self._intake.waits = self._waits
+        self._validating = self._intake.validating = Validating(self._reads, settings.payload_limit_bytes)
         self._execution = Execution(settings, self._timers, self._limiter)
         self._inboxes = InboxReader(store, self._intake, self._errands, self._partitions)
         self._blob_sweep = BlobSweep(store, self._partitions)
@@ -166,6 +168,7 @@ class Worker:
             self._app, places, steps, self._waits, self._timers, self._settings.payload_limit_bytes
         )
         self._reads.slots = Slots[Serving](READ_SLOTS, self._reads.serve_now, _asker_of, tasks)
+        self._validating.slots = Slots[Validation](VALIDATOR_SLOTS, self._validating.turn, _sender_of, tasks)
         subscription = self._store.new_subscription(
             on_message=self._inboxes.hinted, on_gap=self._inboxes.look_everywhere
         )
@@ -338,6 +341,10 @@ class Worker:
 
 def _tenant_of(lane: Lane) -> str:
     return lane.key.tenant
+
+
+def _sender_of(validation: Validation) -> str:
+    return validation.invocation.lane.key.tenant
 
 
 def _asker_of(serving: Serving) -> str:
