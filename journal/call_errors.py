@@ -90,6 +90,26 @@ def _short(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 20]}…{text[-19:]}"
 
 
+class MigrationFailed(CallError):
+    """An object's state can't be brought to the version that this code declares; nothing of it was changed.
+
+    Attributes:
+        from_version: The version that the state was written by.
+        to_version: The version that this code declares.
+    """
+
+    code = "migration-failed"
+    field_names = (*CallError.field_names, "from_version", "to_version")
+    from_version: int = 1
+    to_version: int = 1
+
+    def __init__(self, why: str, from_version: int, to_version: int, *, invocation_id: str | None = None) -> None:
+        message = f"the state of version {from_version} can't be brought to version {to_version}: {why}"
+        super().__init__(message, invocation_id=invocation_id)
+        self.from_version = from_version
+        self.to_version = to_version
+
+
 class InvalidInput(CallError):
     """An argument that does not fit the handler's declared type.
 

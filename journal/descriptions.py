@@ -311,6 +311,7 @@ class What(StrEnum):
     CANCELLED = "cancelled"
     KILLED = "killed"
     SHRUNK = "shrunk"
+    MIGRATED = "migrated"
     UNDECODABLE = "undecodable"
 
 
@@ -357,6 +358,7 @@ class ObjectDescription:
         lane: Who holds the lane and who waits.
         timeline: What happened last, the newest at the end.
         is_timeline_cut: Whether there is older history than was read.
+        state_version: The version of the object type's state that the state was written by.
     """
 
     object_name: str
@@ -370,6 +372,7 @@ class ObjectDescription:
     lane: LaneDescription = field(default_factory=LaneDescription)
     timeline: tuple[Event, ...] = ()
     is_timeline_cut: bool = False
+    state_version: int = 1
 
     @property
     def is_known(self) -> bool:

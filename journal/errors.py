@@ -7,7 +7,7 @@
     ├─ CallError(invocation_id)
     │  ├─ UnknownObject · UnknownHandler · InvalidKey · InvalidInput(path) · InvalidOutput(path)
     │  ├─ PayloadTooLarge(value, limit) · IdempotencyConflict(fields) · ResultExpired(outcome)
-    │  ├─ InvocationRefused(reason, reason_code, details)
+    │  ├─ InvocationRefused(reason, reason_code, details) · MigrationFailed(versions)
     │  ├─ Overloaded(retry_after) · Draining(retry_after) · CallTimeout · MessageLost
     │  └─ InvocationFailed · InvocationCancelled · InvocationPaused(reason, owner)
     ├─ StoreError
@@ -38,6 +38,7 @@ from .call_errors import (
     InvocationPaused,
     InvocationRefused,
     MessageLost,
+    MigrationFailed,
     Overloaded,
     PayloadTooLarge,
     ResultExpired,
@@ -64,6 +65,7 @@ __all__ = [
     "InvocationRefused",
     "KeylaneError",
     "MessageLost",
+    "MigrationFailed",
     "Overloaded",
     "PayloadTooLarge",
     "RegistrationError",

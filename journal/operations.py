@@ -22,16 +22,20 @@ Delta = dict[str, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """What a commit does to an object's state: a delta, or all of it at once as a snapshot."""
+    """What a commit does to an object's state: a delta, or all of it at once as a snapshot.
+
+    `version` is that of the state, where the change has to say it.
+    """
 
     delta: Delta
     snapshot: dict[str, bytes] | None = None
+    version: int | None = None
 
     def fields(self) -> tuple[bytes, bytes]:
         """Return the field of the entry that carries the change, and its value."""
         if self.snapshot is not None:
-            return b"s", encode_values(self.snapshot)
-        return b"d", encode_values(self.delta)
+            return b"s", encode_values(self.snapshot, self.version)
+        return b"d", encode_values(self.delta, self.version)
 
 
 def accept(space: PartitionSpace, record: Accepted) -> list[Operation]:
@@ -96,6 +100,12 @@ def change(space: PartitionSpace, key_text: str, raw_id: bytes, state: StateChan
     return (b"a", space.object(key_text), 4, field, value, b"i", raw_id)
 
 
+def migrate(space: PartitionSpace, key_text: str, state: StateChange, from_version: int, to_version: int) -> Operation:
+    """Write an object's state as the code of another version has it, and that this was done."""
+    field, value = state.fields()
+    return (b"a", space.object(key_text), 4, field, value, b"m", pack((from_version, to_version)))
+
+
 def finish_short(space: PartitionSpace, key_text: str, fact: Finished, state: StateChange | None) -> Operation:
     """Write the one entry of a short invocation."""
     if state is None:
@@ -142,7 +152,11 @@ def index_history(space: PartitionSpace, key_text: str, delay_ms: int) -> Operat
 
 
 def shrink(
-    space: PartitionSpace, key_text: str, values: dict[str, bytes], aside: Sequence[bytes] = ()
+    space: PartitionSpace,
+    key_text: str,
+    values: dict[str, bytes],
+    aside: Sequence[bytes] = (),
+    version: int | None = None,
 ) -> list[Operation]:
     """Drop an object's history: one snapshot is left of it, or nothing at all where it has no state.
 
@@ -153,9 +167,10 @@ def shrink(
         key_text: The object.
         values: Its state.
         aside: The ids of parked invocations that have left its lane: nothing else in the store leads to them from here.
+        version: The version of its state, where it is to be said.
     """
     stream = space.object(key_text)
-    fields = [b"s", encode_values(values), *((b"p", pack(list(aside))) if aside else ())]
+    fields = [b"s", encode_values(values, version if values else None), *((b"p", pack(list(aside))) if aside else ())]
     kept: list[Operation] = [(b"a", stream, len(fields), *fields)] if values or aside else []
     return [(b"k", stream), *kept, (b"o", space.history, key_text)]
 

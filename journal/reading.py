@@ -26,7 +26,7 @@ from .noted import Bound, Noted, moment, named, noted, read_stream, standing_of,
 from .open_reading import INBOX, pause_of, read_open, read_parked, read_waiting, request_of, waiting_request, waits_for
 from .outcomes import Outcome, Refused, Rejected, Replayed, Succeeded, decode_outcome
 from .records import Accepted
-from .snapshots import Entry, fold, is_whole
+from .snapshots import FIRST_VERSION, Entry, fold, is_whole
 from .store import Store
 from .surroundings import Surroundings, look
 from .timeline import read_timeline
@@ -199,7 +199,7 @@ async def inspect(
     keys = [lane, lane, space.runnable, history]
     around, (ids, length, is_runnable, newest) = await look(store, space, commands, keys)
     shown: list[Entry] = newest[:timeline_entries]
-    state, state_problem = await _state(store, space, key_text, newest, asked)
+    state, state_problem, state_version = await _state(store, space, key_text, newest, asked)
     opened = await read_open(store, space, ids, around)
     waiting, inbox_length, inbox_read = await read_waiting(store, space, key_text)
     return ObjectDescription(
@@ -223,26 +223,29 @@ async def inspect(
         ),
         tuple(await read_timeline(store, space, shown, ids)),
         is_timeline_cut=len(newest) > timeline_entries,
+        state_version=state_version,
     )
 
 
 async def _state(
     store: Store, space: PartitionSpace, key_text: str, newest: list[Entry], asked: int
-) -> tuple[tuple[StateValue, ...], str | None]:
-    """Return the state, or why it is not known."""
+) -> tuple[tuple[StateValue, ...], str | None, int]:
+    """Return the state, or why it is not known, and its version."""
     entries = newest
     if not is_whole(entries, asked):
         entries, is_cut = await read_stream(store, space.object(key_text), HISTORY, newest_first=True)
         if is_cut and not is_whole(entries, len(entries)):
-            return (), f"not found: no snapshot among the newest {len(entries)} entries of its history"
+            problem = f"not found: no snapshot among the newest {len(entries)} entries of its history"
+            return (), problem, FIRST_VERSION
     try:
-        values = fold(entries).values
+        folded = fold(entries)
     except Undecodable as error:
-        return (), error.message
+        return (), error.message, FIRST_VERSION
+    values = folded.values
     if not all(type(name) is str and type(value) is bytes for name, value in values.items()):
-        return (), "it holds something that is not a name with a packed value"
+        return (), "it holds something that is not a name with a packed value", FIRST_VERSION
     large = await read_values(store, space, key_text, values, STATE_BYTES_MAX)
-    return tuple(_value(name, values[name], large) for name in sorted(values)), None
+    return tuple(_value(name, values[name], large) for name in sorted(values)), None, folded.version
 
 
 def _value(name: str, stored: bytes, large: Mapping[str, bytes | None]) -> StateValue:

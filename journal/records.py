@@ -26,6 +26,8 @@ class PauseReason(StrEnum):
     UNDECODABLE = "undecodable"
     VALUE_LOST = "value_lost"
     TOO_MANY_RECORDS = "too_many_records"
+    NEEDS_VERSION = "needs_version"
+    MIGRATION_FAILED = "migration_failed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ def _due(turn: Turn, waiting: Sequence[tuple[bytes, Noted]]) -> list[tuple[bytes
     due = [each for each in waiting if each[1].at_ms < turn.at_ms]
     own = [each for each in waiting if each[0] == turn.raw_id and each[1].at_ms == turn.at_ms]
     match turn.event.what:
-        case What.ACCEPTED:
+        case What.ACCEPTED | What.MIGRATED:
             return due
         case What.STATE:
             # State is written with one record; which one the times can't tell, when a millisecond has several.
@@ -164,6 +164,8 @@ def turn_of(space: PartitionSpace, entry: Entry) -> Turn:
     raw_id: bytes | None = None
     if by_name.keys() <= _SHRUNK and b"s" in by_name:
         return Turn(at_ms, _shrunk(entry_id, by_name, event), None)
+    if b"m" in by_name:
+        return Turn(at_ms, _migrated(entry_id, by_name, event), None)
     try:
         raw_id, event = _begun_or_ended(by_name, event)
         event = replace(event, invocation=_id(space, raw_id), **_written(by_name))
@@ -178,6 +180,27 @@ def _shrunk(entry_id: bytes, by_name: Mapping[bytes, bytes], event: Event) -> Ev
         return replace(event, what=What.SHRUNK, detail="what was before is past its retention", **_written(by_name))
     except Undecodable as error:
         return replace(event, detail=f"entry {entry_id.decode()}: {error.message}")
+
+
+def _migrated(entry_id: bytes, by_name: Mapping[bytes, bytes], event: Event) -> Event:
+    """Return the event of a state that was brought to another version."""
+    try:
+        told = _versions(by_name[b"m"])
+        return replace(event, what=What.MIGRATED, detail=told, **_written(by_name))
+    except Undecodable as error:
+        return replace(event, detail=f"entry {entry_id.decode()}: {error.message}")
+
+
+def _versions(data: bytes) -> str:
+    try:
+        value: Any = msgpack.unpackb(data)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Undecodable(str(error)) from error
+    match value:
+        case [int() as before, int() as after]:
+            return f"from version {before} to version {after}"
+        case _:
+            raise Undecodable("not two versions")
 
 
 def _begun_or_ended(by_name: Mapping[bytes, bytes], event: Event) -> tuple[bytes, Event]:

@@ -1,9 +1,10 @@
 """Object types: a name, its handlers and its policies."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from ..journal.errors import InvalidOutput, RegistrationError, UnknownHandler
 from ..journal.key import is_name
@@ -18,6 +19,10 @@ _IDEMPOTENCY_RETENTION_MAX: Final = timedelta(days=400)
 _NAME_REMEDY: Final = "a name begins with a letter and has at most 64 letters, digits and _ . -"
 
 
+#: Brings an object's state, plain values by name, from an older version to the newest one.
+Migrate: TypeAlias = Callable[[dict[str, Any], int], dict[str, Any]]
+
+
 class VirtualObject:
     """An object type: `VirtualObject("Order", owner="refunds-oncall")`.
 
@@ -30,6 +35,12 @@ class VirtualObject:
         on_paused: Whether a paused invocation holds the lane or lets the next one pass.
         retry: The retry policy of handlers that declare none.
         idempotency_retention: How long the idempotency keys of such handlers are known.
+        state_version: The version of the state's shape; raise it together with a `migrate` that brings older state to
+            it. State that is newer than this is left alone, and what would use it is paused.
+        migrate: `migrate(state, from_version)` returns the state as this version has it. It gets plain values by name:
+            dicts where models were written. What it does not touch and returns is kept as it is; a name that it leaves
+            out is cleared. It runs when an object of an older version is used, and once more where its result could not
+            be written, so it may do nothing but compute. One that raises pauses the invocation and changes nothing.
 
     Raises:
         RegistrationError: A declaration can't work; the error names the parameter and the remedy.
@@ -46,6 +57,8 @@ class VirtualObject:
         on_paused: Literal["hold", "skip"] = "hold",
         retry: RetryPolicy | None = None,
         idempotency_retention: timedelta | None = None,
+        state_version: int = 1,
+        migrate: Migrate | None = None,
     ) -> None:
         what = f"VirtualObject({name!r})"
         _require(is_name(name), f"{name!r} can't name an object type", "name", _NAME_REMEDY)
@@ -56,6 +69,7 @@ class VirtualObject:
         is_known = on_paused in ("hold", "skip")
         _require(is_known, f"{what}: on_paused is {on_paused!r}", "on_paused", 'it must be "hold" or "skip"')
         _check_retention(what, idempotency_retention)
+        _check_migration(what, state_version, migrate)
         self.name: Final = name
         self.owner: Final = owner
         self.partitions: Final = partitions
@@ -63,6 +77,8 @@ class VirtualObject:
         self.on_paused: Final = on_paused
         self.retry: Final = retry
         self.idempotency_retention: Final = idempotency_retention
+        self.state_version: Final = state_version
+        self.migrate: Final = migrate
         self.state: Final[Mapping[str, Boundary[Any]]] = MappingProxyType(_boundaries(what, state or {}))
         self._versions: dict[tuple[str, int], Handler[Any, Any]] = {}
         self._newest: dict[str, Handler[Any, Any]] = {}
@@ -84,6 +100,14 @@ class VirtualObject:
     def handlers(self) -> Mapping[str, Handler[Any, Any]]:
         """The newest version of each handler, by name."""
         return MappingProxyType(self._newest)
+
+    def version_of(self, name: str, version: int) -> Handler[Any, Any] | None:
+        """The handler of a name in one version, None where it is not registered."""
+        return self._versions.get((name, version))
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        """The registered versions of a handler, ascending."""
+        return tuple(sorted(version for each, version in self._versions if each == name))
 
     def find(self, name: str, version: int | None = None) -> Handler[Any, Any]:
         """The handler of a name, in its newest version unless one is asked for.
@@ -130,6 +154,19 @@ class VirtualObject:
         newest = self._newest.get(handler.name)
         if newest is None or newest.version < handler.version:
             self._newest[handler.name] = handler
+
+
+def _check_migration(what: str, state_version: int, migrate: Migrate | None) -> None:
+    remedy = "it must be 1 or more"
+    _require(state_version >= 1, f"{what}: state_version is {state_version}", "state_version", remedy)
+    if state_version == 1:
+        remedy = "raise state_version with it: it is called for state of a version below that"
+        _require(migrate is None, f"{what} has a migrate and its state_version is 1", "state_version", remedy)
+        return
+    remedy = "write migrate(state, from_version), which returns the state of this version"
+    _require(callable(migrate), f"{what}: state_version is {state_version}, and there is no migrate", "migrate", remedy)
+    is_plain = not inspect.iscoroutinefunction(migrate)
+    _require(is_plain, f"{what}: migrate is an async def", "migrate", "make it a plain def: it may only compute")
 
 
 def _boundaries(what: str, forms: Mapping[str, Any]) -> dict[str, Boundary[Any]]:

@@ -293,10 +293,18 @@ async def pause(lane: Lane, invocation: Invocation, reason: PauseReason, detail:
         writes.append(operations.leave_lane(partition.space, lane.key_text, raw_id))
         writes.append(operations.unschedule(raw_id))
     else:
-        writes.extend(operations.park(lane.key_text, raw_id))
+        writes.extend(parking(lane, invocation, reason))
     if invocation.client is not None:
         writes.append(operations.announce(invocation.client, raw_id, None))
     await _write(lane, invocation, writes, was_accepted=was_accepted)
+
+
+def parking(lane: Lane, invocation: Invocation, reason: PauseReason) -> list[Operation]:
+    """Return what takes a parked invocation out of the way of those who look for work."""
+    if reason is PauseReason.NEEDS_VERSION:
+        # Whoever takes over next may have the code for it, and lets it go on.
+        return [operations.unschedule(invocation.raw_id), operations.unpark(lane.key_text)]
+    return operations.park(lane.key_text, invocation.raw_id)
 
 
 def resumption(

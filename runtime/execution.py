@@ -35,6 +35,7 @@ from .failures import failure_of
 from .invocation import Hold, Invocation
 from .lane import Lane
 from .large_reads import whole
+from .migrations import bring_up_to_date
 from .own_context import in_own_context
 from .partition import Phase
 
@@ -120,9 +121,15 @@ class Execution:
             invocation.tell(failed)
 
     async def _run(self, lane: Lane, invocation: Invocation) -> None:
+        if invocation.needs is not None:
+            await pause(lane, invocation, PauseReason.NEEDS_VERSION, invocation.needs, None)
+            self._park(lane, invocation)
+            return
         task = None if invocation.handler.is_blocking else asyncio.current_task()
         ctx = ExclusiveContext(lane, invocation, self.steps, self.messages, task)
         try:
+            if lane.is_outdated:
+                await bring_up_to_date(ctx, lane, invocation)
             payload = invocation.payload
             if payload is not None and len(payload) == REFERENCE_BYTES:
                 payload = await whole(ctx, lane, invocation, payload, "argument")
@@ -255,8 +262,8 @@ class Execution:
         assert standing.paused is not None
         invocation.hold = Hold.PAUSED
         logger.warning(
-            "%s paused (%s): %s", partition.invocation_id(invocation.raw_id), standing.paused.reason,
-            standing.paused.detail,
+            "%s paused (%s): %s; %s has to look into it", partition.invocation_id(invocation.raw_id),
+            standing.paused.reason, standing.paused.detail, partition.virtual_object.owner,
         )  # fmt: skip
         if skips(partition.virtual_object):
             lane.queue.pop(0)

@@ -324,7 +324,7 @@ class Intake:
         if paused is None or paused.reason is PauseReason.UNDECODABLE:
             return "its records can't be read by this code, so there is nothing to go on from"
         if cast("object", invocation.handler) is None:
-            return "this code has no such handler"
+            return f"{paused.detail}; deploy it again"
         return None
 
     def _resume_loaded(

@@ -64,6 +64,7 @@ class Invocation:
         "idempotency",
         "lane",
         "listeners",
+        "needs",
         "on_recalled",
         "payload",
         "raw_id",
@@ -84,6 +85,8 @@ class Invocation:
         self.entry: bytes | None = None
         self.idempotency: IdempotencyClaim | None = None
         self.listeners: list[Listener] = []
+        #: What this code lacks to run it, where it has no handler for it.
+        self.needs: str | None = None
         self.on_recalled: list[Callable[[], None]] = []
         self.lane: Lane
         self.hold: Hold | None = None

@@ -17,6 +17,7 @@ from ..journal.batch import Commit, CommitDone, Operation
 from ..journal.errors import StoreFull
 from ..journal.futures import resolve
 from ..journal.operations import Delta, StateChange
+from ..journal.snapshots import FIRST_VERSION
 from .invocation import Invocation
 from .large_values import compact
 from .turning_away import turn_away_waiting
@@ -45,6 +46,7 @@ class Lane:
         "error",
         "generation",
         "is_indexed",
+        "is_outdated",
         "key",
         "key_text",
         "large",
@@ -59,6 +61,7 @@ class Lane:
         "refused",
         "refused_at",
         "running",
+        "state_version",
         "was_used",
         "when_loaded",
     )
@@ -74,6 +77,9 @@ class Lane:
         self.durable: dict[str, bytes] = {}
         self.large: LargeValues | None = None
         self.deltas = 0
+        #: The version of the state that the store has once what is queued is written, and whether ours is another.
+        self.state_version = FIRST_VERSION
+        self.is_outdated = False
         self.generation = 0
         self.busy = False
         self.load_error: BaseException | None = None
@@ -140,11 +146,28 @@ class Lane:
         """Apply writes to the queued state and return how they are to be written: now and then as a snapshot."""
         apply(self.queued, delta)
         self.deltas += 1
+        version = self.partition.virtual_object.state_version
+        said = None
+        if version != self.state_version and not self.is_outdated:
+            said = self.state_version = version
         if self.deltas < self.partition.settings.snapshot_every_deltas:
-            return StateChange(delta)
+            return StateChange(delta, None, said)
+        return self._snapshot(delta)
+
+    def _snapshot(self, delta: Delta) -> StateChange:
         self.deltas = 0
         self.queued = compact(self, self.queued)
-        return StateChange(delta, dict(self.queued))
+        version = self.state_version
+        return StateChange(delta, dict(self.queued), None if version == FIRST_VERSION else version)
+
+    def migrate(self, delta: Delta) -> None:
+        """Queue a commit that brings the state to the version of this code, by writes that make it so."""
+        before, self.state_version = self.state_version, self.partition.virtual_object.state_version
+        self.is_outdated = False
+        apply(self.queued, delta)
+        state = self._snapshot(delta)
+        writes = [operations.migrate(self.partition.space, self.key_text, state, before, self.state_version)]
+        self.commit([*writes, *self.history_trim(state)], delta)
 
     def history_trim(self, state: StateChange | None) -> list[Operation]:
         """Return the operation that drops old history behind a snapshot, where there is one."""
@@ -225,10 +248,14 @@ class Lane:
             done: Told of the end.
         """
         self.is_indexed = True
-        self.commit(operations.shrink(self.partition.space, self.key_text, self.queued, aside), None, done)
+        version = None if self.state_version == FIRST_VERSION else self.state_version
+        self.commit(operations.shrink(self.partition.space, self.key_text, self.queued, aside, version), None, done)
         # From here on its history is as short as it gets, and the next commit that adds to it says so.
         self.is_indexed = False
         self.deltas = 0
+        if not self.queued:
+            # Nothing is left that says it.
+            self.state_version = FIRST_VERSION
 
     async def write(self, writes: list[Operation], delta: Delta | None = None, *, takes_in: bool = False) -> None:
         """Queue a commit and wait until it, and so everything before it in this lane, is durable.

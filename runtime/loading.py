@@ -21,12 +21,13 @@ from ..journal.records import Accepted, Completed, Failed, Paused, PauseReason, 
 from ..journal.snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words
 from ..journal.transitions import IllegalTransition, Standing, Status, replay
 from .context import commands_of
-from .endings import refuse, skips
+from .endings import parking, refuse, resumption, skips
 from .invocation import Hold, IdempotencyClaim, Invocation
 from .lane import Lane
 from .large_values import found_in
 from .partition import FirstArguments, Partition, Phase
 from .scheduling import release
+from .versions import why_no_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("keylane.worker")
 
 LOAD_AGAIN_SECONDS = 0.2
+#: Who resumes what only the code of another worker had parked.
+BY_ITSELF = "keylane"
 #: How many invocations that fell due are looked for in one turn.
 FOUND_AT_ONCE = 128
 #: With so many invocations in hand, what is scheduled has to wait until some have ended.
@@ -151,6 +154,10 @@ class Loading:
         lane.large = found_in(lane, lane.queued, referred)
         lane.durable = dict(lane.queued)
         lane.deltas = contents.state.deltas_since_snapshot
+        lane.state_version = contents.state.version
+        # Nothing is of any version.
+        is_other = contents.state.version != lane.partition.virtual_object.state_version
+        lane.is_outdated = is_other and bool(lane.queued)
         if contents.state.is_shrunk:
             lane.is_indexed = False
         lane.partition.runnable.discard(lane.key_text)
@@ -165,12 +172,24 @@ class Loading:
                 lane.queue.insert(0, invocation)
             else:
                 self._refresh(lane, invocation, each, extras)
+            if invocation.hold is Hold.PAUSED and _lacked_its_code(invocation):
+                self._go_on(lane, invocation)
             if invocation.hold is Hold.PAUSED and skips(lane.partition.virtual_object):
                 self._set_aside(lane, invocation)
         lane.loading = False
         lane.loaded = True
         lane.tell_loaded()
         self._ready(lane)
+
+    @staticmethod
+    def _go_on(lane: Lane, invocation: Invocation) -> None:
+        """Let an invocation go on that another worker had no code for: in a rolling deploy nobody need do that."""
+        if lane.is_outdated and lane.state_version > lane.partition.virtual_object.state_version:
+            return
+        reason = "this worker has the code that it needs"
+        lane.commit(resumption(lane, invocation, BY_ITSELF, reason, is_aside=False, running=None))
+        invocation.attempts = 0
+        invocation.hold = None
 
     @staticmethod
     def _set_aside(lane: Lane, invocation: Invocation) -> None:
@@ -242,14 +261,24 @@ class Loading:
         return invocation
 
     def _park_without_handler(self, lane: Lane, invocation: Invocation, accepted: Record | None) -> None:
-        if invocation.hold is not Hold.PAUSED and cast("object", invocation.handler) is None:
-            self._park(lane, invocation, *_why_it_has_no_handler(accepted))
+        if not isinstance(accepted, Accepted):
+            if invocation.hold is not Hold.PAUSED:
+                why = "the record of its acceptance can't be read"
+                self._park(lane, invocation, PauseReason.UNDECODABLE, why)
+            return
+        if cast("object", invocation.handler) is not None:
+            return
+        invocation.needs = why_no_version(lane.partition.virtual_object, accepted.handler, accepted.version)
+        # One that waits is parked when it would go on: what it waits for is recorded, whoever owns it then.
+        if invocation.hold is None or invocation.hold is Hold.RETRYING:
+            self._park(lane, invocation, PauseReason.NEEDS_VERSION, invocation.needs)
 
     def _revived(self, lane: Lane, found: OpenInvocation, extras: _Extras) -> Invocation:
         partition = lane.partition
         accepted = found.records[0] if found.records else None
         is_readable = isinstance(accepted, Accepted)
-        handler = partition.virtual_object.handlers.get(accepted.handler) if is_readable else None
+        found_version = partition.virtual_object.version_of
+        handler = found_version(accepted.handler, accepted.version) if is_readable else None
         invocation = Invocation(found.raw_id, handler, accepted.input if is_readable else None)  # pyright: ignore[reportArgumentType], one without a handler is held for ever
         invocation.lane = lane
         invocation.accepted = True
@@ -321,10 +350,13 @@ class Loading:
         invocation.hold = Hold.PAUSED
         writes = [
             operations.record(partition.space, invocation.raw_id, fact),
-            *operations.park(lane.key_text, invocation.raw_id),
+            *parking(lane, invocation, reason),
         ]
         lane.commit(writes)
-        logger.warning("%s parked: %s", partition.invocation_id(invocation.raw_id), detail)
+        logger.warning(
+            "%s parked (%s): %s; %s has to look into it", partition.invocation_id(invocation.raw_id), reason, detail,
+            partition.virtual_object.owner,
+        )  # fmt: skip
 
     def find(self, partition: Partition, raw_ids: list[bytes]) -> None:
         """Let invocations go on that fell due: bring their lanes into memory, or put scheduled ones into theirs.
@@ -424,7 +456,8 @@ def _is_parked(found: OpenInvocation, key_text: str) -> bool:
         return False
 
 
-def _why_it_has_no_handler(accepted: Record | None) -> tuple[PauseReason, str]:
-    if isinstance(accepted, Accepted):
-        return PauseReason.DIVERGED, f"this code has no handler {accepted.handler!r}"
-    return PauseReason.UNDECODABLE, "the record of its acceptance can't be read"
+def _lacked_its_code(invocation: Invocation) -> bool:
+    """Return whether an invocation was parked only because a worker's code lacked what ours has."""
+    paused = None if invocation.standing is None else invocation.standing.paused
+    has_handler = cast("object", invocation.handler) is not None
+    return has_handler and paused is not None and paused.reason is PauseReason.NEEDS_VERSION

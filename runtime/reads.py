@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from ..journal.blobs import read_blob
+from ..journal.blobs import is_reference, read_blob
 from ..journal.codec import Undecodable
 from ..journal.errors import (
     InternalError,
@@ -29,6 +29,7 @@ from .blocking_context import BlockingReadingContext
 from .bounds import check_unpacked
 from .endings import answer
 from .failures import failure_of, refused
+from .migrations import migrated
 from .own_context import in_own_context
 from .partition import Partition, Phase
 from .reading_context import ReadingContext
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ..journal.keyspace import PartitionSpace
     from ..journal.requests import Request
     from ..journal.store import Store
+    from ..objects.app import App
     from ..objects.handler import Handler
     from .lane import Lane
     from .slots import Slots
@@ -53,12 +55,14 @@ class Reads:
     """Serves shared handlers on one worker.
 
     Args:
+        app: What this worker hosts.
         store: The open store, for keys that are owned elsewhere or while the lease is in doubt.
         limiter: Bounds the threads that plain handlers run on.
         payload_limit_bytes: How large an output may be.
     """
 
-    def __init__(self, store: Store, limiter: anyio.CapacityLimiter, payload_limit_bytes: int) -> None:
+    def __init__(self, app: App, store: Store, limiter: anyio.CapacityLimiter, payload_limit_bytes: int) -> None:
+        self._app = app
         self._store = store
         self._payload_limit_bytes = payload_limit_bytes
         self._limiter = limiter
@@ -135,14 +139,26 @@ class Reads:
                 await _loaded(lane)
             if lane.loaded and await _is_settled(lane):
                 # A copy: what is written together is seen together, also by a handler that waits between two values.
-                return dict(lane.durable)
+                return await self._newest(space, key_text, dict(lane.durable), lane.state_version)
         try:
             state = await read_state(self._store, space, key_text)
             # Nobody may see what a failover could take back.
             await self._store.settle(space)
-            return state.values
+            return await self._newest(space, key_text, state.values, state.version)
         except Undecodable as error:
             raise InternalError(f"the state of {key_text} can't be read: {error}") from error
+
+    async def _newest(
+        self, space: PartitionSpace, key_text: str, values: dict[str, bytes], version: int
+    ) -> dict[str, bytes]:
+        """Return a state as this code's version has it; nothing of that is written."""
+        virtual_object = self._app.objects[space.type_name]
+        if version == virtual_object.state_version or not values:
+            return values
+        for name, packed in values.items():
+            if is_reference(packed):
+                values[name] = await read_blob(self._store, space, key_text, packed, f"state {name}")
+        return migrated(virtual_object, values, version, self._app.settings)
 
     async def outcome(
         self, partition: Partition | None, space: PartitionSpace, handler: Handler[Any, Any], key_text: str,

@@ -20,7 +20,7 @@ from ..journal.batch import Commit
 from ..journal.due import Due, read_all_due
 from ..journal.errors import KeylaneError, StoreUnavailable, WrongKeyType
 from ..journal.idle_reading import read_aside, read_last_writes, read_states
-from ..journal.snapshots import ObjectState
+from ..journal.snapshots import FIRST_VERSION, ObjectState
 from .endings import skips
 from .partition import Phase
 
@@ -181,7 +181,8 @@ class _Page:
     def _shrink_one(self, key_text: str, state: ObjectState) -> None:
         self._note(state.values)
         aside = self._aside.get(key_text, ())
-        self._commit(operations.shrink(self._partition.space, key_text, state.values, aside))
+        version = None if state.version == FIRST_VERSION else state.version
+        self._commit(operations.shrink(self._partition.space, key_text, state.values, aside, version))
 
     def _postpone(self, key_text: str, error: Exception) -> None:
         """Leave alone what can't be read, and look again after another retention."""

@@ -95,7 +95,7 @@ class Worker:
         self._residency = Residency(settings.resident_lanes)
         self._retention = Retention(store, self._partitions, sweep_seconds=settings.sweep_seconds)
         self._loading = Loading(store, self._errands, self._timers, self.ready)
-        self._reads = Reads(store, read_limiter, settings.payload_limit_bytes)
+        self._reads = Reads(app, store, read_limiter, settings.payload_limit_bytes)
         self._intake = Intake(self._reads.serve, settings.lane_slots * CALLS_PER_SLOT, self._repair)
         self._intake.waits = self._waits
         self._validating = self._intake.validating = Validating(self._reads, settings.payload_limit_bytes)

@@ -22,6 +22,7 @@ from ...journal.descriptions import (
     What,
 )
 from ...journal.outcomes import Failure
+from ...journal.snapshots import FIRST_VERSION
 from ...journal.timeline import in_words
 from ..client import Client
 from .output import Page, ago, clock, day, moment, shown, size, write_json
@@ -204,7 +205,7 @@ def print_object(out: Page, told: ObjectDescription) -> None:
     if not told.is_known:
         pairs.append(("note", "nothing is kept of it: it was never called, or its history has passed"))
     _print_pairs(out, [pair for pair in pairs if pair[1]])
-    out.put("\nstate")
+    out.put("\nstate" if told.state_version == FIRST_VERSION else f"\nstate, version {told.state_version}")
     out.put(_state(told))
     out.put("\nlane")
     _print_lane(out, told.lane, told.read_at)
@@ -272,7 +273,7 @@ def _timeline(events: Sequence[Event]) -> RenderableType:
             today = day(event.at)
             rows.append((today, "", "", "", ""))
         # An id is said once for a run of its events.
-        unknown = "" if event.what is What.SHRUNK else "?"
+        unknown = "" if event.what in (What.SHRUNK, What.MIGRATED) else "?"
         parts = [event.invocation or unknown] if event.invocation != whose else []
         whose = event.invocation
         detail = "  ".join([*parts, *_told(event)])

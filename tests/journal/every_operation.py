@@ -71,6 +71,7 @@ def every_commit(space: PartitionSpace) -> Iterator[list[Operation]]:
     ]
     yield [operations.keep_undecodable(b"\xc1"), operations.index_history(space, KEY, HOUR_MS)]
     yield operations.shrink(space, KEY, {"a": b"2"})
+    yield [operations.migrate(space, KEY, StateChange({}, {"a": b"3"}, 2), 1, 2)]
     yield [*operations.keep_blob(space, KEY, DIGEST, b"large"), operations.set_aside(space, KEY, PARKED)]
     yield [operations.touch_blob(space, KEY, DIGEST), operations.take_up(space, KEY, PARKED)]
     yield operations.collect_blob(space, KEY, DIGEST, LATER_MS)

@@ -127,6 +127,8 @@ RECORDS: dict[str, Record] = {
     "patch_marked": PatchMarked("new terms"),
     "restarted": Restarted(3, "ada", "repaired"),
     "paused_too_many_records": Paused(PauseReason.TOO_MANY_RECORDS, "it has 10,000 records"),
+    "paused_needs_version": Paused(PauseReason.NEEDS_VERSION, "needs version 1 of handler 'refund'"),
+    "paused_migration_failed": Paused(PauseReason.MIGRATION_FAILED, "migrate raised KeyError: 'name'", BARE_FAILURE),
 }
 OUTCOMES: dict[str, Outcome] = {
     "outcome_succeeded": Succeeded(b"\x2a"),

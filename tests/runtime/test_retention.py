@@ -310,7 +310,7 @@ async def test_an_object_that_is_called_while_it_is_shrunk_is_shrunk_again_later
         called: list[asyncio.Task[int]] = []
 
         def and_called(
-            space: PartitionSpace, key_text: str, values: dict[str, bytes], _: Any
+            space: PartitionSpace, key_text: str, values: dict[str, bytes], *_: Any
         ) -> list[operations.Operation]:
             # The lane is made in this turn, behind the commit and before it is applied.
             asyncio.get_running_loop().call_soon(clerks(second).lane, key_text)
