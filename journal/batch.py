@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .keyspace import PartitionSpace
@@ -94,7 +94,7 @@ class Batch:
     Attributes:
         on_wire: Whether an answer is awaited.
         in_doubt: Whether it was sent once without an answer, so that it may have been applied, whatever is said later.
-        posted: Its messages, with the numbers that they have in it.
+        posted: Its messages, with the numbers that they have in it; None where there are none, as in most batches.
         counted: How far their outboxes have come with it.
     """
 
@@ -105,8 +105,8 @@ class Batch:
     on_wire: bool = False
     in_doubt: bool = False
     was_sent: bool = False
-    posted: list[Posted] = field(default_factory=list[Posted])
-    counted: dict[bytes, Counted] = field(default_factory=dict[bytes, Counted])
+    posted: list[Posted] | None = None
+    counted: dict[bytes, Counted] | None = None
     numbers: bytes = b""
 
     @property
@@ -160,7 +160,7 @@ def build_batch(
     letters = ["-"] * FIXED_KEYS
     positions: dict[bytes, int] = {}
     words: list[Any] = []
-    counting = _Counting(numbering or Numbering(space))
+    counting: _Counting | None = None
     for commit in commits:
         for operation in commit.operations:
             fixed = FIXED.get(operation[0])
@@ -178,10 +178,13 @@ def build_batch(
                 position = positions[key] = len(keys) + 6
             elif letter != "-":
                 letters[position - 2] = letter
-            words.append(operation[0])
-            words.append(position)
-            words.extend(operation[2:] if letter != "x" else counting.spell(operation))
-    for operation in counting.written():
+            if letter != "x":
+                words += (operation[0], position, *operation[2:])
+                continue
+            if counting is None:
+                counting = _Counting(numbering or Numbering(space))
+            words += (operation[0], position, *counting.spell(operation))
+    for operation in () if counting is None else counting.written():
         if space.sent not in positions:
             keys.append(space.sent)
             letters.append("h")
@@ -191,7 +194,7 @@ def build_batch(
     head += (space.answer_channel, space.undecodable)
     stamp = (tenure.epoch, tenure.token, number, serial, built_on, "".join(letters))
     batch = Batch(number, serial, commits, (*head, *keys, *stamp, *words))
-    if counting.outboxes:
+    if counting is not None:
         counting.note(batch)
     return batch
 
@@ -236,9 +239,7 @@ class _Counting:
         return (number, argument)
 
     def written(self) -> list[Operation]:
-        """Return what writes down how far the numbers have come; nothing for a batch without messages."""
-        if not self.outboxes:
-            return []
+        """Return what writes down how far the numbers have come."""
         numbering = self._numbering
         space = numbering.space
         counted = numbering.spelled(tuple(self.outboxes))

@@ -20,26 +20,34 @@ from .urls import ServerAddress, SocketAddress, connection_options
 CONNECT_TIMEOUT_SECONDS = 5.0
 
 
-class _WritesNow:
-    """What redis-py's connections lack: a write that is no coroutine, so that it can go out in mid-turn."""
+class _Prompt:
+    """What redis-py's connections lack: a write that is no coroutine, so that it can go out in mid-turn.
+
+    And a look at what was read already: most replies arrive together, and to await each costs more than to take it.
+    """
 
     _writer: asyncio.StreamWriter | None
+    _parser: Any
 
     def write_now(self, data: bytes) -> None:
         """Write at once; on a connection that is gone this does nothing, its reader finds out."""
         if self._writer is not None:
             self._writer.write(data)
 
+    def read_now(self) -> Any:
+        """Return the next reply if it was read with the one before, else `NOTHING_READ`; refusals are returned too."""
+        return self._parser._reader.gets(False)  # noqa: FBT003, SLF001, it takes no keywords, and nobody else has it
 
-class _PlainConnection(_WritesNow, redis.asyncio.connection.Connection):
+
+class _PlainConnection(_Prompt, redis.asyncio.connection.Connection):
     """A connection over TCP."""
 
 
-class _TlsConnection(_WritesNow, redis.asyncio.connection.SSLConnection):
+class _TlsConnection(_Prompt, redis.asyncio.connection.SSLConnection):
     """A connection over TLS."""
 
 
-class _SocketConnection(_WritesNow, redis.asyncio.connection.UnixDomainSocketConnection):
+class _SocketConnection(_Prompt, redis.asyncio.connection.UnixDomainSocketConnection):
     """A connection over a unix socket."""
 
 

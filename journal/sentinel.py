@@ -101,6 +101,7 @@ class SentinelConnection:
         self._inner: Connection | None = None
         self.write_now: Callable[[bytes], None]
         self.read_response: Callable[..., Any]
+        self.read_now: Callable[[], Any]
         self.send_packed_command: Callable[..., Any]
         self.send_command: Callable[..., Any]
 
@@ -114,6 +115,7 @@ class SentinelConnection:
         # From here on everything goes to the real connection without a detour.
         self.write_now = inner.write_now
         self.read_response = inner.read_response
+        self.read_now = inner.read_now
         self.send_packed_command = inner.send_packed_command
         self.send_command = cast("Any", inner).send_command
         await inner.connect()

@@ -272,7 +272,7 @@ class PartitionWriter:
         self.unanswered = deque(kept)
         self.resending = bool(kept)
         self.number -= len(others)
-        self.numbering.take_back(batch.counted for batch in kept)
+        self.numbering.take_back(batch.counted for batch in kept if batch.counted)
         self.queued = deque(staying)
         self._large = sum(map(is_large, self.queued))
         for commit in turned_away:

@@ -30,7 +30,7 @@ _STATEMENTS = {
 _OPERATORS = {"and", "or", "not"}
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 #: What the library may ask of the server.
-_ALLOWED = {"call", "error_reply", "register_function"}
+_ALLOWED = {"call", "pcall", "error_reply", "register_function"}
 #: Ways to run text, or to reach what has no name.
 _FORBIDDEN = {"KEYS", "pcall", "xpcall", "load", "loadstring", "dofile", "getfenv", "setfenv", "rawget", "rawset"}
 
@@ -135,7 +135,7 @@ def complaints(files: Mapping[str, str], keys_of: KeysOf) -> list[str]:
     for name, function in by_file:
         found.extend(f"{name}: {text}" for text in _words_complaints(function))
         for call in function.calls:
-            if call.callee == "redis.call":
+            if call.callee in {"redis.call", "redis.pcall"}:
                 found.extend(f"{name}: {text}" for text in _command_complaints(function, call, keys_of, needed))
     for name, function in by_file:
         found.extend(f"{name}: {text}" for text in _value_complaints(function, needed))
@@ -149,7 +149,7 @@ def _words_complaints(function: Function) -> Iterator[str]:
     body = function.body
     for position, token in enumerate(body):
         before, after = body[position - 1] if position else "", body[position + 1 : position + 4]
-        if token in _FORBIDDEN or token == "function":
+        if (token in _FORBIDDEN and (before != "." or token not in _ALLOWED)) or token == "function":
             yield f"{token} is not allowed"
         if token in {"redis", "server"} and not (len(after) == 3 and after[0] == "." and after[1] in _ALLOWED):
             yield f"{token}{''.join(after)}: only {sorted(_ALLOWED)} are allowed"
@@ -162,7 +162,7 @@ def _words_complaints(function: Function) -> Iterator[str]:
 
 
 def _command_complaints(function: Function, call: Call, keys_of: KeysOf, needed: dict[str, set[int]]) -> Iterator[str]:
-    """Check one `redis.call`; a key that is a parameter is noted, for the callers to be checked."""
+    """Check one command; a key that is a parameter is noted, for the callers to be checked."""
     command = call.arguments[0]
     if len(command) != 1 or command[0][0] not in "'\"":
         yield f"{call}: the command is not spelled out"

@@ -13,7 +13,7 @@ from keylane.journal.due import Due, read_all_due
 from keylane.journal.errors import KeylaneError
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.leases import acquire, observe
-from keylane.journal.link import Connection
+from keylane.journal.link import NOTHING_READ, Connection
 from keylane.journal.observer import NoObserver
 from keylane.journal.store import Store
 from keylane.journal.tenure import Observation, Tenure
@@ -55,6 +55,10 @@ class Wire:
         reply = await self._inner.read_response(*args, **options)
         await self.answers.wait()
         return reply
+
+    def read_now(self) -> Any:
+        """Hand on an answer that was read already, unless they are kept back."""
+        return self._inner.read_now() if self.answers.is_set() else NOTHING_READ
 
     @property
     def commits(self) -> list[int]:
