@@ -54,6 +54,7 @@ class PartitionSpace:
     marks: bytes = field(init=False)
     history: bytes = field(init=False)
     blob_index: bytes = field(init=False)
+    blocked: bytes = field(init=False)
     _object_prefix: bytes = field(init=False)
     _lane_prefix: bytes = field(init=False)
     _invocation_prefix: bytes = field(init=False)
@@ -126,6 +127,7 @@ _SUFFIXES = {
     "marks": b":marks",
     "history": b":hist",
     "blob_index": b":blobs",
+    "blocked": b":blocked",
     "_object_prefix": b":o:",
     "_lane_prefix": b":q:",
     "_invocation_prefix": b":i:",

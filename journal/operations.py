@@ -254,6 +254,16 @@ def collect_blob(space: PartitionSpace, key_text: str, digest: bytes, before_ms:
     ]
 
 
+def note_blocked(space: PartitionSpace, key_text: str) -> Operation:
+    """Note a lane in which a call waits behind one that waits for a call itself: whoever comes next looks for circles."""
+    return (b"m", space.blocked, key_text)
+
+
+def forget_blocked(space: PartitionSpace, key_text: str) -> Operation:
+    """Note that no call waits in a lane any more."""
+    return (b"v", space.blocked, key_text)
+
+
 def set_aside(space: PartitionSpace, key_text: str, raw_id: bytes) -> Operation:
     """Note that an invocation outside of its lane goes on needing its large values."""
     return (b"m", space.set_aside(key_text), raw_id)

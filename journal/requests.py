@@ -35,6 +35,7 @@ class RequestKind(StrEnum):
     OBJECT_CALL = "object-call"
     OBJECT_SEND = "object-send"
     REPLY = "reply"
+    PROBE = "probe"
 
     @property
     def is_message(self) -> bool:
@@ -121,6 +122,7 @@ _TAGS: Final[Mapping[RequestKind, int]] = {
     RequestKind.OBJECT_CALL: 99,
     RequestKind.OBJECT_SEND: 100,
     RequestKind.REPLY: 101,
+    RequestKind.PROBE: 113,
 }
 
 _SHARED: Final = 1

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .lane import Lane
     from .partition import Partition
     from .validating import Validating
+    from .probes import Probes
     from .waits import Waits
 
 logger = logging.getLogger("keylane.intake")
@@ -83,6 +84,7 @@ class Intake:
         self._calls_max = calls_max
         self.waits: Waits
         self.validating: Validating
+        self.probes: Probes
         self._unaccepted: deque[Invocation] = deque()
         self._claims = Claims()
 
@@ -157,6 +159,9 @@ class Intake:
             return
         if request.kind is RequestKind.REPAIR:
             self._repair(partition, request, entry)
+            return
+        if request.kind is RequestKind.PROBE:
+            self.probes.take(partition, entry, request)
             return
         handler = find_handler(partition, request.handler, is_inside=request.kind.is_message)
         if handler.kind == "shared":
@@ -243,6 +248,8 @@ class Intake:
             self.validating.begin(invocation, is_sent=kind is RequestKind.OBJECT_SEND)
         partition.enter(lane, invocation)
         self._unaccepted.append(invocation)
+        if invocation.caller is not None:
+            self.probes.arrived(lane)
 
     @staticmethod
     def _check_size(partition: Partition, payload: bytes | None) -> None:

@@ -37,6 +37,7 @@ from .ownership import Ownership
 from .partition import FirstArguments, Partition, Phase
 from .places import Places
 from .presence import Presence, new_worker_identity
+from .probes import Probes
 from .reads import Reads, Serving
 from .residency import Residency
 from .retention import Retention
@@ -125,6 +126,8 @@ class Worker:
             suspend=self._timers.suspend,
             restart_may_lose=restart_may_lose,
         )
+        self._probes = Probes(store, self._partition_of)
+        self._intake.probes = self._probes
         self.doors = Doors(app, settings, self._ownership, self._intake, self._reads)
         self._slots: Slots[Lane]
 
@@ -262,6 +265,7 @@ class Worker:
         self._outbox.leave(partition)
         self._residency.lost(partition)
         self._inboxes.leave(partition)
+        self._probes.leave(partition)
         self.doors.close(partition)
         self._ownership.lost(partition)
 
@@ -281,6 +285,9 @@ class Worker:
 
     def _partitions(self) -> list[Partition]:
         return self._ownership.partitions
+
+    def _partition_of(self, space: PartitionSpace) -> Partition | None:
+        return self._ownership.get(PartitionId(space.type_name, space.number))
 
     def _make(self, identity: PartitionId, acquired: Acquired) -> Partition:
         partition = Partition(
@@ -310,6 +317,7 @@ class Worker:
         for lane in list(partition.lanes.values()):
             self.ready(lane)
         self._timers.sweep(partition)
+        self._probes.attend(partition)
 
     async def _tick(self) -> None:
         while True:
@@ -322,6 +330,7 @@ class Worker:
             await anyio.sleep(self._settings.sweep_seconds)
             self._inboxes.look_everywhere()
             self._residency.sweep()
+            self._probes.sweep()
             for partition in self._ownership.partitions:
                 if partition.writer.lost is not None:
                     # Lanes find out by themselves; commits that belong to none have nobody else to tell.

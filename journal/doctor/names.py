@@ -34,6 +34,7 @@ class Structure(StrEnum):
     OBJECT_BLOBS = "b:"
     BLOBS = "blobs"
     SET_ASIDE = "p:"
+    BLOCKED = "blocked"
 
 
 #: The type of each; what has a name of its own ends with a colon and goes on with that.
@@ -57,6 +58,7 @@ TYPES: Final = {
     Structure.OBJECT_BLOBS: b"hash",
     Structure.BLOBS: b"zset",
     Structure.SET_ASIDE: b"set",
+    Structure.BLOCKED: b"set",
 }
 
 _FIXED: Final = {each.value.encode(): each for each in Structure if not each.value.endswith(":")}
