@@ -255,7 +255,7 @@ def collect_blob(space: PartitionSpace, key_text: str, digest: bytes, before_ms:
 
 
 def note_blocked(space: PartitionSpace, key_text: str) -> Operation:
-    """Note a lane in which a call waits behind one that waits for a call itself: whoever comes next looks for circles."""
+    """Note a lane in which a call waits behind one that waits for a call itself: the next owner looks for circles."""
     return (b"m", space.blocked, key_text)
 
 

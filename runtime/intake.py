@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from ..objects.handler import Handler
     from .lane import Lane
     from .partition import Partition
-    from .validating import Validating
     from .probes import Probes
+    from .validating import Validating
     from .waits import Waits
 
 logger = logging.getLogger("keylane.intake")
