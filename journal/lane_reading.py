@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import redis.exceptions
 
 from .codec import Undecodable
-from .command_records import TimerSet
+from .command_records import StepAttemptFailed, TimerSet, WaitStarted
 from .errors import WrongKeyType
 from .keyspace import PartitionSpace
+from .place import Place
 from .record_bytes import decode
 from .records import Paused, Record
 from .snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words, older_words
@@ -34,7 +35,7 @@ class OpenInvocation:
         undecodable: Why the next one can't be read, None when all can.
         is_parked: Whether it was parked for that already: the last record says so.
         begun_ms: The partition's time at its first record, 0 for one that has none.
-        timer_ms: The partition's time at the record of its last timer, 0 for one that has set none.
+        written_ms: The partition's time at the newest record of each place that something is due after.
     """
 
     raw_id: bytes
@@ -42,7 +43,7 @@ class OpenInvocation:
     undecodable: str | None = None
     is_parked: bool = False
     begun_ms: int = 0
-    timer_ms: int = 0
+    written_ms: Mapping[Place, int] = field(default_factory=dict["Place", int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +145,18 @@ async def read_runnable(store: Store, space: PartitionSpace) -> list[str]:
 
 def _invocation(raw_id: bytes, entries: list[Entry]) -> OpenInvocation:
     records: list[Record] = []
-    timer_ms = 0
+    written_ms: dict[Place, int] = {}
     begun_ms = int(entries[0][0].partition(b"-")[0]) if entries else 0
     for entry_id, fields in entries:
         try:
             records.append(decode(dict(zip(fields[::2], fields[1::2], strict=True))[b"r"]))
         except (Undecodable, KeyError) as error:
             why = f"entry {entry_id.decode()}: {error}"
-            return OpenInvocation(raw_id, records, why, _ends_parked(entries), begun_ms, timer_ms)
-        if isinstance(records[-1], TimerSet):
-            timer_ms = int(entry_id.partition(b"-")[0])
-    return OpenInvocation(raw_id, records, begun_ms=begun_ms, timer_ms=timer_ms)
+            return OpenInvocation(raw_id, records, why, _ends_parked(entries), begun_ms, written_ms)
+        newest = records[-1]
+        if isinstance(newest, TimerSet | WaitStarted | StepAttemptFailed):
+            written_ms[newest.index] = int(entry_id.partition(b"-")[0])
+    return OpenInvocation(raw_id, records, begun_ms=begun_ms, written_ms=written_ms)
 
 
 def _ends_parked(entries: list[Entry]) -> bool:

@@ -18,6 +18,7 @@ from uuid import UUID
 from typing_extensions import TypeForm
 
 from ..journal.key import Key
+from .branching import Branching
 from .messaging import BlockingMessaging, Messaging
 from .policies import RetryPolicy
 
@@ -126,7 +127,7 @@ class SharedContext(_Context):
         """
 
 
-class ObjectContext(_Exclusive, Messaging, SharedContext):
+class ObjectContext(_Exclusive, Branching, Messaging, SharedContext):
     """What an `async def` exclusive handler may do: hold the lane, write state, run steps, and ask other objects."""
 
     __slots__ = ()

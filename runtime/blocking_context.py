@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.from_thread
 
 from ..objects.context import BlockingObjectContext, BlockingSharedContext
+from .misuse import NoBranches
 from .reading_context import lacking
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from ..objects.messaging import Sent
     from .context import ExclusiveContext
     from .reading_context import ReadingContext
+
+_FOR_AWAITING_HANDLERS = frozenset({"gather", "select", "as_completed", "task_group"})
 
 
 class BlockingReadingContext(BlockingSharedContext):
@@ -78,6 +81,12 @@ class BlockingExclusiveContext(BlockingReadingContext, BlockingObjectContext):
     def __init__(self, ctx: ExclusiveContext) -> None:
         super().__init__(ctx)
         self._exclusive = ctx
+
+    def __getattr__(self, name: str) -> Any:
+        """Say of what takes an awaiting handler how to get one."""
+        if name in _FOR_AWAITING_HANDLERS:
+            raise NoBranches(name)
+        return super().__getattr__(name)
 
     @property
     def attempt(self) -> int:

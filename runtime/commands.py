@@ -8,6 +8,7 @@ from ..journal import noted
 from ..journal.command_records import (
     CallCompleted,
     CallStarted,
+    Command,
     MessageSent,
     StepAttemptFailed,
     StepCompleted,
@@ -16,11 +17,13 @@ from ..journal.command_records import (
     TimerSet,
 )
 from ..journal.errors import Suspended
+from ..journal.place import format_place
 from ..journal.records import PauseReason, Record
 from .endings import pause
 from .frames import caller_line
 
 if TYPE_CHECKING:
+    from ..journal.outcomes import Failure
     from .context import ExclusiveContext
     from .invocation import Invocation
     from .lane import Lane
@@ -30,13 +33,14 @@ def in_words(record: Record) -> str:
     """Return a recorded command in words, with its index."""
     match record:
         case StepCompleted() | StepFailed() | StepAttemptFailed():
-            return f"step {record.index} {record.name!r}"
+            return f"step {format_place(record.index)} {record.name!r}"
         case MessageSent() | CallStarted() | TimerSet():
-            return f"command {record.index}, {noted.in_words(record)}"
+            return f"command {format_place(record.index)}, {noted.in_words(record)}"
         case CallCompleted() | TimerFired():
-            return f"the end of command {record.index}"
+            return f"the end of command {format_place(record.index)}"
         case _:
-            return type(record).__name__
+            place = format_place(record.index) if isinstance(record, Command) else "none"
+            return f"{type(record).__name__} of command {place}"
 
 
 async def diverge(ctx: ExclusiveContext, lane: Lane, invocation: Invocation, found: Record, attempted: str) -> NoReturn:
@@ -46,5 +50,18 @@ async def diverge(ctx: ExclusiveContext, lane: Lane, invocation: Invocation, fou
         Suspended: In any case.
     """
     detail = f"recorded {in_words(found)}, the code now asks for {attempted} at {caller_line()}"
-    await pause(lane, invocation, PauseReason.DIVERGED, detail, None)
+    await park(ctx, lane, invocation, PauseReason.DIVERGED, detail, None)
+
+
+async def park(
+    ctx: ExclusiveContext, lane: Lane, invocation: Invocation, reason: PauseReason, detail: str, error: Failure | None
+) -> NoReturn:
+    """Park an invocation in the middle of its run; none of its branches may record anything from here on.
+
+    Raises:
+        Suspended: In any case.
+    """
+    if ctx.conductor is not None:
+        ctx.conductor.park()
+    await pause(lane, invocation, reason, detail, error)
     raise ctx.end(Suspended())

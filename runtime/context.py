@@ -7,6 +7,7 @@ import logging
 import random
 import uuid
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..journal import codec
@@ -17,6 +18,8 @@ from ..journal.records import Record
 from ..objects.context import ObjectContext
 from ..objects.types import boundary_of
 from .bounds import SHORT_NAME, STATE_NAMES_MAX, check_name, check_state, check_unpacked, check_written
+from .combinators import Completions, Group, check_awaitables, drop, gather, select
+from .conductor import Conductor
 from .large_reads import whole
 from .large_values import USUAL_BYTES, compact, note
 from .log import InvocationLog
@@ -24,11 +27,15 @@ from .misuse import ContextClosed, ForeignTask, InterruptedStep, InterruptedWait
 from .orders import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
+    from contextlib import AbstractAsyncContextManager
     from datetime import datetime, timedelta
 
     from ..journal.key import Key
+    from ..journal.place import Place
+    from ..objects.branching import BranchGroup, DurableTask
     from ..objects.messaging import Sent
+    from .branches import Branch
     from .invocation import Invocation
     from .lane import Lane
     from .messages import Messages
@@ -50,6 +57,7 @@ class ExclusiveContext(ObjectContext):
 
     __slots__ = (
         "_ended_by",
+        "_found",
         "_generation",
         "_invocation",
         "_is_closed",
@@ -63,9 +71,11 @@ class ExclusiveContext(ObjectContext):
         "_step",
         "_steps",
         "_task",
+        "conductor",
+        "coroutine",
         "index",
         "interrupted_by",
-        "recorded_error",
+        "recorded_errors",
         "writes",
     )
 
@@ -81,13 +91,18 @@ class ExclusiveContext(ObjectContext):
         self._reads: dict[str, bytes | None] = {}
         self._notes: list[bytes] = []
         self._recorded: deque[Record] | None = deque(invocation.records) if invocation.records else None
+        self._found = len(invocation.records)
         self._random: random.Random | None = None
         self._ended_by: BaseException | None = None
         self._is_closed = False
         self._step: str | None = None
         self.interrupted_by: InterruptedStep | InterruptedWait | None = None
-        #: The error that a recorded outcome of a call has raised last: no further attempt can end otherwise.
-        self.recorded_error: BaseException | None = None
+        #: What recorded outcomes of calls have raised: no further attempt can end otherwise.
+        self.recorded_errors: tuple[BaseException, ...] = ()
+        #: Lets the branches of the handler go on, once it has made any.
+        self.conductor: Conductor | None = None
+        #: The handler's own coroutine, where it has one.
+        self.coroutine: Any = None
         self.index = 0
         self.writes: dict[str, bytes | None] = {}
 
@@ -115,7 +130,8 @@ class ExclusiveContext(ObjectContext):
     @property
     def is_replaying(self) -> bool:
         """Whether a recorded step is still ahead."""
-        return bool(self._recorded)
+        conductor = self.conductor
+        return bool(self._recorded) if conductor is None else conductor.replay.is_ahead
 
     @property
     def ended_by(self) -> BaseException | None:
@@ -145,8 +161,9 @@ class ExclusiveContext(ObjectContext):
         """Return a packed state value: own writes first, then what was read the first time, then the lane's."""
         if name in self.writes:
             return self.writes[name]
-        if self._recorded:
-            reads = _context_of(self._recorded[0])
+        recorded = self._next_made()
+        if recorded is not None:
+            reads = _context_of(recorded)
             if name in reads:
                 return reads[name]
         packed = self._lane.queued.get(name)
@@ -164,7 +181,7 @@ class ExclusiveContext(ObjectContext):
         packed = boundary.dump(value)
         self._steps.check_size(f"state {name}", packed)
         written = len(self._lane.queued) + len(self.writes)
-        if (len(packed) > USUAL_BYTES or written >= STATE_NAMES_MAX) and not self._recorded:
+        if (len(packed) > USUAL_BYTES or written >= STATE_NAMES_MAX) and not self.is_replaying:
             check_state(self._lane, self.writes, name, packed)
         self.writes[name] = packed
 
@@ -214,17 +231,26 @@ class ExclusiveContext(ObjectContext):
 
     def _noted(self) -> Any:
         """Return what was noted at this place in the recorded run, or None past its end."""
-        if not self._recorded:
+        recorded = self._next_made()
+        if recorded is None:
             return None
-        notes = _notes_of(self._recorded[0])
+        notes = _notes_of(recorded)
         place = len(self._notes)
         if place >= len(notes):
             return None
         self._notes.append(notes[place])
         return codec.unpack(notes[place])
 
+    def _next_made(self) -> Record | None:
+        """Return the next record that the handler's own run has made: it carries what was read up to it."""
+        if self.conductor is not None:
+            return self.conductor.replay.head()
+        return self._recorded[0] if self._recorded else None
+
     def random(self) -> random.Random:
-        """Return this invocation's random numbers, the same at each replay."""
+        """Return the random numbers of this invocation, or of this branch of it, the same at each replay."""
+        if self.conductor is not None and self.conductor.current is not self.conductor.main:
+            return self.conductor.current.own_random(self._invocation.raw_id)
         if self._random is None:
             self._random = random.Random(self._invocation.raw_id)  # noqa: S311
         return self._random
@@ -236,6 +262,8 @@ class ExclusiveContext(ObjectContext):
     async def run(self, name: str, action: Any, /, *arguments: Any, **options: Any) -> Any:
         """Run a step, or return its recorded result."""
         self._check_task("run")
+        if self.conductor is not None:
+            return await self._run_in_branch(self.conductor, name, action, arguments, options)
         if self._step is not None:
             raise NestedStep(name, self._step)
         self._step = name
@@ -248,11 +276,26 @@ class ExclusiveContext(ObjectContext):
             self._step = None
         return result
 
+    async def _run_in_branch(
+        self, conductor: Conductor, name: str, action: Any, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        branch = conductor.here("run")
+        if branch.step is not None:
+            raise NestedStep(name, branch.step)
+        branch.step = name
+        try:
+            return await self._steps.run(self, self._lane, self._invocation, name, action, arguments, options)
+        except asyncio.CancelledError:
+            conductor.cut_off(branch, InterruptedStep(name))
+            raise
+        finally:
+            branch.step = None
+
     async def call(self, target: Any, key: Key | str, /, *rest: Any) -> Any:
         """Call another object, or return what it answered in the recorded run."""
         self._check_command("call")
         order = self._messages.order(target, key, rest)
-        return await self._uninterrupted("call", self._messages.call(self, self._lane, self._invocation, order))
+        return await self.unbroken("call", self._messages.call(self, self._lane, self._invocation, order))
 
     async def send(self, target: Any, key: Key | str, /, *rest: Any, delay: timedelta | float | None = None) -> Sent:
         """Send a message to an object, unless the recorded run has sent it."""
@@ -260,25 +303,76 @@ class ExclusiveContext(ObjectContext):
         order = self._messages.order(target, key, rest)
         delay_ms = milliseconds(delay, "delay")
         sending = self._messages.send(self, self._lane, self._invocation, order, delay_ms)
-        return await self._uninterrupted("send", sending)
+        return await self.unbroken("send", sending)
 
     async def sleep(self, duration: timedelta | float, /) -> None:
         """Wait for a while, counted from when the recorded run began to."""
         self._check_command("sleep")
         delay_ms = milliseconds(duration, "the duration")
-        await self._uninterrupted("sleep", self._messages.sleep(self, self._lane, self._invocation, delay_ms))
+        await self.unbroken("sleep", self._messages.sleep(self, self._lane, self._invocation, delay_ms))
 
-    async def _uninterrupted(self, what: str, doing: Coroutine[Any, Any, Result]) -> Result:
+    async def unbroken(self, what: str, doing: Coroutine[Any, Any, Result]) -> Result:
+        """Await what a call of ctx does; a timeout of somebody else's that breaks it off dooms the run."""
         try:
             return await doing
         except asyncio.CancelledError:
-            self.interrupted_by = InterruptedWait(what)
+            if self.conductor is None:
+                self.interrupted_by = InterruptedWait(what)
+            else:
+                self.conductor.cut_off(self.conductor.current, InterruptedWait(what))
             raise
+
+    async def gather(self, *awaitables: Awaitable[Any]) -> tuple[Any, ...]:
+        """Do several things at a time and wait for all of them."""
+        conductor, branch = self._fork("gather", awaitables)
+        return await self.unbroken("gather", gather(conductor, branch, awaitables))
+
+    async def select(self, **awaitables: Awaitable[Any]) -> tuple[str, Any]:
+        """Do several things at a time and wait for the first."""
+        conductor, branch = self._fork("select", awaitables.values())
+        return await self.unbroken("select", select(conductor, branch, awaitables))
+
+    def as_completed(self, *awaitables: Awaitable[Any]) -> AsyncIterator[DurableTask[Any]]:
+        """Do several things at a time and give them in the order in which they end."""
+        conductor, branch = self._fork("as_completed", awaitables)
+        return Completions(self, conductor, branch, awaitables)
+
+    def task_group(self) -> AbstractAsyncContextManager[BranchGroup]:
+        """Open a group of branches."""
+        return Group(self)
+
+    def _fork(self, call: str, awaitables: Iterable[Awaitable[Any]]) -> tuple[Conductor, Branch]:
+        """Return what runs the branches of this handler, and the branch that makes some; this is where the first is."""
+        try:
+            branch = self.branch_here(call)
+            check_awaitables(call, awaitables)
+        except BaseException:
+            drop(awaitables)
+            raise
+        assert self.conductor is not None
+        return self.conductor, branch
+
+    def branch_here(self, call: str) -> Branch:
+        """Return the branch that makes a call about branches.
+
+        Raises:
+            ForeignTask: None of this handler does.
+        """
+        self._check_command(call)
+        if self.conductor is None:
+            # What is replayed so far was a prefix of the journal; in a live run all of it is behind.
+            left = len(self._recorded) if self._recorded else 0
+            position = (self._found if left else len(self._invocation.records)) - left
+            waits = self._messages.waits
+            self.conductor = Conductor(self, self._lane, self._invocation, waits, self._task, position)
+            self._recorded = None
+        return self.conductor.here(call)
 
     def _check_command(self, call: str) -> None:
         self._check_task(call)
-        if self._step is not None:
-            raise NestedStep(f"ctx.{call}", self._step)
+        step = self._step if self.conductor is None else self.conductor.current.step
+        if step is not None:
+            raise NestedStep(f"ctx.{call}", step)
 
     def _check_task(self, call: str) -> None:
         if self._is_closed:
@@ -288,11 +382,15 @@ class ExclusiveContext(ObjectContext):
         if self.interrupted_by is not None:
             raise self.interrupted_by
         if self._task is not None and asyncio.current_task() is not self._task:
-            raise ForeignTask(call)
+            if self.conductor is None:
+                raise ForeignTask(call)
+            self.conductor.here(call)
 
     def end(self, error: BaseException) -> BaseException:
         """End this run from within; the error is raised at each further durable point too."""
         self._ended_by = error
+        if self.conductor is not None:
+            self.conductor.stop(error)
         return error
 
     def close(self) -> None:
@@ -302,8 +400,11 @@ class ExclusiveContext(ObjectContext):
     def check_current(self) -> None:
         """Raise when another owner, or another history of this lane, has taken over."""
         if self.is_stale:
-            lost = self._lane.partition.writer.lost is not None
-            raise self.end(Fenced() if lost else Suspended())
+            raise self.end_stale()
+
+    def end_stale(self) -> BaseException:
+        """End this run because what it was built on has been thrown away."""
+        return self.end(Fenced() if self._lane.partition.writer.lost is not None else Suspended())
 
     async def through(self, durable: asyncio.Future[None]) -> None:
         """Wait until a commit that a run goes on from is durable.
@@ -324,21 +425,41 @@ class ExclusiveContext(ObjectContext):
         self.check_current()
 
     def next_recorded(self) -> Record | None:
-        """Return the next record of a step that a former run left, or None past the end."""
+        """Return the next record that a former run left, or None past the end; in a branch, that of its next place."""
+        if self.conductor is not None:
+            return self.conductor.replay.at(self.conductor.current.place)
         recorded = self._recorded
         return recorded[0] if recorded else None
 
-    def take_index(self) -> int:
-        """Return the index of the command that is made now."""
+    @property
+    def place(self) -> Place:
+        """The place of the next command."""
+        return self.index if self.conductor is None else self.conductor.current.place
+
+    def take_index(self) -> Place:
+        """Return the place of the command that is made now."""
+        if self.conductor is not None:
+            return self.conductor.current.take_place()
         index = self.index
         self.index = index + 1
         return index
 
     def pass_recorded(self) -> None:
         """Go past the next record: what was read and written up to it is durable."""
+        if self.conductor is not None:
+            self.conductor.pass_made()
+            return
         assert self._recorded is not None
         self._recorded.popleft()
         self.pass_durable_point()
+
+    async def pass_taken(self, place: Place) -> None:
+        """Go past the record of the command that was made now, and go on when the recorded run did."""
+        if self.conductor is None:
+            self.pass_recorded()
+        else:
+            self.conductor.pass_at(place)
+            await self.conductor.durable(place)
 
     def pass_durable_point(self) -> None:
         """Forget the reads, notes and writes that the last record carries."""

@@ -135,15 +135,10 @@ def accept_in_order(lane: Lane, last: Invocation) -> None:
             writes, taken = [], []
     if writes:
         writes.extend(_back_in_order(lane, set(taken)))
-        if _stands_still(lane.queue[0]):
+        if lane.queue[0].stands_still:
             # What came in behind a head that waits can't run either: whoever takes over need not read the lane.
             writes.append(operations.stand_still(lane.key_text))
         lane.accept(writes, taken, partial(_accepted, taken))
-
-
-def _stands_still(head: Invocation) -> bool:
-    standing = head.standing
-    return standing is not None and standing.waiting is not None and head.hold is not Hold.RETRYING
 
 
 def _accepted(taken: list[Invocation], now_ms: int, error: BaseException | None) -> None:
@@ -211,6 +206,10 @@ def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, de
     )
     writes = [operations.finish_short(partition.space, lane.key_text, fact, state)]
     if not is_short:
+        if invocation.dues:
+            # A wait was left open.
+            invocation.dues = None
+            writes.append(operations.unschedule(raw_id))
         last = Completed() if isinstance(outcome, Succeeded) else Failed(outcome.failure)
         record(invocation, last)
         writes.extend(

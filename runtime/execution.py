@@ -148,7 +148,7 @@ class Execution:
             if ctx.ended_by is None and self._is_not_its_own(error):
                 raise
             await self.slots.absorb_cancel()
-            if error is ctx.recorded_error and ctx.ended_by is None:
+            if ctx.ended_by is None and any(error is each for each in ctx.recorded_errors):
                 # What another object answered is recorded: no further attempt could get another answer.
                 self._end(lane, invocation, ctx, Rejected(failure_of(error)))
             else:
@@ -173,7 +173,7 @@ class Execution:
             run = partial(handler.function, BlockingExclusiveContext(ctx), *arguments)
             value = await anyio.to_thread.run_sync(run, limiter=self._limiter, abandon_on_cancel=True)
         else:
-            value = await in_own_context(handler.function(ctx, *arguments))
+            value = await self._returned(ctx, handler.function(ctx, *arguments))
         if ctx.ended_by is not None:
             # The handler swallowed what ended it; its value was built on nothing.
             raise ctx.ended_by
@@ -184,11 +184,24 @@ class Execution:
         self.steps.check_size("result", packed)
         return packed
 
+    @staticmethod
+    async def _returned(ctx: ExclusiveContext, coroutine: Any) -> Any:
+        """Return what a handler returns, once its branches have ended too."""
+        ctx.coroutine = coroutine
+        try:
+            value = await in_own_context(coroutine, ctx)
+        except BaseException:
+            if ctx.conductor is not None:
+                await ctx.conductor.close(is_failed=True)
+            raise
+        if ctx.conductor is not None:
+            await ctx.conductor.close(is_failed=False)
+        return value
+
     def _end(self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext, outcome: Succeeded | Rejected) -> None:
         if ctx.is_stale or invocation.ended:
             return
-        left = ctx.next_recorded()
-        if left is not None:
+        if ctx.is_replaying:
             # Ending early is also a way to disagree with the journal; the steps that ran stay known.
             logger.warning("%s ended before its recorded steps did", ctx.invocation_id)
         delta = ctx.writes if isinstance(outcome, Succeeded) else {}

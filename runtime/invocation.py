@@ -13,8 +13,10 @@ from ..journal.outcomes import Outcome
 from ..journal.records import Record
 
 if TYPE_CHECKING:
+    from ..journal.place import Place
     from ..journal.transitions import Standing
     from ..objects.handler import Handler
+    from .conductor import Conductor
     from .lane import Lane
 
 #: Told once how an invocation ended: its outcome, or the error that stands for it.
@@ -56,8 +58,10 @@ class Invocation:
         "attempts",
         "caller",
         "client",
-        "due_ms",
+        "conductor",
+        "dues",
         "ended",
+        "ending",
         "entry",
         "handler",
         "hold",
@@ -80,8 +84,10 @@ class Invocation:
         self.payload = payload
         self.client: bytes | None = None
         self.caller: Caller | None = None
-        #: When its sleep ends, in the partition's time.
-        self.due_ms = 0
+        #: When its waits end at the latest, in the partition's time, by place; None where none of them does by itself.
+        self.dues: dict[Place, int] | None = None
+        #: Runs its branches, while its handler runs and has any.
+        self.conductor: Conductor | None = None
         self.entry: bytes | None = None
         self.idempotency: IdempotencyClaim | None = None
         self.listeners: list[Listener] = []
@@ -92,6 +98,8 @@ class Invocation:
         self.hold: Hold | None = None
         self.accepted = False
         self.ended = False
+        #: How many ends of its waits are on their way to the store.
+        self.ending = 0
         self.attempts = 0
         self.refusals = 0
         self.records: list[Record] = []
@@ -104,6 +112,29 @@ class Invocation:
     def is_waiting(self) -> bool:
         """Whether it waits for its next attempt, for somebody, or for another object."""
         return self.hold is not None and self.hold is not Hold.RECALLING
+
+    @property
+    def due_ms(self) -> int:
+        """When the first of its waits ends by itself, 0 where none does."""
+        return min(self.dues.values()) if self.dues else 0
+
+    @property
+    def is_branched(self) -> bool:
+        """Whether its handler may have branches: what it waits for does not tell whether all of it waits."""
+        standing = self.standing
+        if standing is None:
+            return False
+        return bool(standing.extras.branches) or any(isinstance(wait.index, tuple) for wait in standing.waits)
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether all of it waits for something that sets it going by itself, whoever is the owner by then."""
+        standing = self.standing
+        if standing is None or not standing.waits or self.hold is Hold.RETRYING:
+            return False
+        if self.conductor is not None:
+            return self.conductor.is_standing_still
+        return self.hold is Hold.WAITING or not self.is_branched
 
     def tell(self, outcome: Outcome | BaseException) -> None:
         """Hand the outcome to everybody who waits for it in this process."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 
 from ..journal import operations
-from ..journal.command_records import TimerSet
 from ..journal.errors import CallError, InternalError
 from ..journal.lane_reading import OpenInvocation, ask
 from ..journal.noted import noted, standing_of, written_at_ms
@@ -240,7 +239,7 @@ def _sleeps(invocation: Invocation) -> bool:
     if standing is None or standing.paused is not None or standing.retry_after_ms is not None or invocation.ended:
         return False
     is_at_it = standing.status is Status.WAITING or invocation.hold is Hold.WAITING
-    return is_at_it and isinstance(standing.waiting, TimerSet) and invocation.due_ms > 0
+    return is_at_it and invocation.due_ms > 0
 
 
 def _stands_still(head: Invocation) -> bool:
@@ -250,6 +249,8 @@ def _stands_still(head: Invocation) -> bool:
     standing = head.standing
     if standing is None or standing.waiting is None or standing.retry_after_ms is not None:
         return False
+    if head.is_branched:
+        return head.stands_still
     # One that was resumed stands still again once its handler has come to where it waits.
     return standing.status is Status.WAITING or head.raw_id in head.lane.partition.sleepers
 

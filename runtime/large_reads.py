@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..journal.blobs import digest_in, is_reference, read_blob
-from ..journal.errors import StoreError, StoreUnavailable, Suspended
+from ..journal.errors import StoreError, StoreUnavailable
 from ..journal.records import PauseReason
-from .endings import pause
+from .commands import park
 from .failures import failure_of
 from .large_values import note
 
@@ -51,7 +51,6 @@ async def whole(ctx: ExclusiveContext, lane: Lane, invocation: Invocation, store
             await anyio.sleep(READ_AGAIN_SECONDS)
         except StoreError as error:
             ctx.check_current()
-            await pause(lane, invocation, PauseReason.VALUE_LOST, error.message, failure_of(error))
-            raise ctx.end(Suspended()) from error
+            await park(ctx, lane, invocation, PauseReason.VALUE_LOST, error.message, failure_of(error))
         ctx.check_current()
     return at_hand

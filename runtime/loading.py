@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 from ..journal import operations
 from ..journal.blobs import digests_in_records
 from ..journal.codec import Undecodable
-from ..journal.command_records import TimerSet
 from ..journal.errors import InternalError, KeylaneError, StoreError, StoreUnavailable
 from ..journal.history import first_arguments
 from ..journal.lane_reading import LaneContents, OpenInvocation, ask, read_invocations, read_lane
@@ -21,6 +20,7 @@ from ..journal.records import Accepted, Completed, Failed, Paused, PauseReason, 
 from ..journal.snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words
 from ..journal.transitions import IllegalTransition, Standing, Status, replay
 from .context import commands_of
+from .due_times import dues_of
 from .endings import parking, refuse, resumption, skips
 from .invocation import Hold, IdempotencyClaim, Invocation
 from .lane import Lane
@@ -304,30 +304,26 @@ class Loading:
         invocation.records = commands_of(found.records)
         invocation.refers = digests_in_records(found.records) or None
         invocation.attempts = 0 if standing is None else standing.attempts
+        invocation.dues = None if standing is None else dues_of(standing, found.records, found.written_ms)
         invocation.hold = None
         is_paused = found.is_parked or (standing is not None and standing.status is Status.PAUSED)
         if found.undecodable is not None and not is_paused:
             self._park(lane, invocation, PauseReason.UNDECODABLE, found.undecodable)
         elif is_paused:
             invocation.hold = Hold.PAUSED
-            self._note_timer(invocation, found)
+        elif standing is not None and standing.retry_after_ms is None and invocation.is_branched:
+            # Whether all of its branches wait is seen once it has been replayed; what they wait for may come meanwhile.
+            self._ask_for_timer(lane, invocation, extras)
         elif standing is not None and standing.waiting is not None and standing.retry_after_ms is None:
             invocation.hold = Hold.WAITING
-            self._note_timer(invocation, found)
             self._ask_for_timer(lane, invocation, extras)
         elif found.raw_id in extras.waits:
             self._wait(lane, invocation, extras.waits[found.raw_id])
 
-    @staticmethod
-    def _note_timer(invocation: Invocation, found: OpenInvocation) -> None:
-        waiting = None if invocation.standing is None else invocation.standing.waiting
-        if isinstance(waiting, TimerSet):
-            invocation.due_ms = found.timer_ms + waiting.delay_ms
-
     def _ask_for_timer(self, lane: Lane, invocation: Invocation, extras: _Extras) -> None:
         """Have the end of a sleep noticed, also where its due time has been lost."""
         partition = lane.partition
-        if invocation.standing is None or not isinstance(invocation.standing.waiting, TimerSet):
+        if not invocation.dues:
             return
         left_ms = max(invocation.due_ms - partition.now_ms(), 0)
         if invocation.raw_id not in extras.waits:

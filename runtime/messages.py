@@ -16,15 +16,18 @@ from ..journal.futures import resolve
 from ..journal.key import format_id
 from ..journal.messages import Caller, Held, child_id, closes
 from ..journal.outcomes import decode_outcome
+from ..journal.place import format_place
 from ..journal.records import Record
 from ..journal.requests import RequestKind
 from ..objects.messaging import Sent
 from .commands import diverge
+from .due_times import note_due
 from .endings import acceptance, record, state_change, take_out
 from .handle import value_of
 from .large_values import kept_delta, weigh
 from .orders import Order, order_of
 from .partition import OwnershipLost
+from .replay import RESUMING, place_of
 
 if TYPE_CHECKING:
     from ..journal.key import Key
@@ -61,7 +64,7 @@ class Messages:
         self._app = app
         self._places = places
         self._steps = steps
-        self._waits = waits
+        self.waits = waits
         self._timers = timers
         self._payload_limit_bytes = payload_limit_bytes
 
@@ -93,8 +96,7 @@ class Messages:
             await self._write(ctx, lane, invocation, fact, [_post(lane, space, request.encode())])
             found = fact
         elif isinstance(found, MessageSent) and _is_for(found, order):
-            ctx.take_index()
-            ctx.pass_recorded()
+            await ctx.pass_taken(ctx.take_index())
         else:
             await diverge(ctx, lane, invocation, found, _in_words(ctx, "send", order))
         return Sent(format_id(found.type_name, found.partition, found.invocation))
@@ -116,7 +118,7 @@ class Messages:
         elif isinstance(found, CallStarted) and is_recorded:
             ctx.take_index()
             ctx.pass_recorded()
-            if ctx.next_recorded() is None:
+            if ctx.conductor is None and ctx.next_recorded() is None:
                 self._stand_still(lane, [])
         else:
             await diverge(ctx, lane, invocation, found, _in_words(ctx, "call", order))
@@ -126,7 +128,7 @@ class Messages:
         try:
             return value_of(decode_outcome(ended.outcome), order.output, callee, "")
         except KeylaneError as error:
-            ctx.recorded_error = error
+            ctx.recorded_errors = (*ctx.recorded_errors, error)
             raise
 
     async def _begin_call(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, order: Order) -> CallStarted:
@@ -157,23 +159,33 @@ class Messages:
         elif isinstance(found, TimerSet):
             ctx.take_index()
             ctx.pass_recorded()
-            if ctx.next_recorded() is None:
+            if ctx.conductor is None and ctx.next_recorded() is None:
                 left_ms = max(invocation.due_ms - partition.now_ms(), 0)
                 self._stand_still(lane, [operations.schedule(invocation.raw_id, left_ms)])
                 self._timers.ask_in(partition, left_ms)
         else:
-            await diverge(ctx, lane, invocation, found, f"command {ctx.index}, sleep of {noted.seconds_of(delay_ms)}")
+            await diverge(
+                ctx,
+                lane,
+                invocation,
+                found,
+                f"command {format_place(ctx.place)}, sleep of {noted.seconds_of(delay_ms)}",
+            )
         await self._ended(ctx, lane, invocation, found.index)
 
     async def _ended(
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place
     ) -> CallCompleted | TimerFired:
         """Return the record that ends a wait, once it is durable."""
+        if ctx.conductor is not None:
+            ended = await ctx.conductor.handed(index)
+            assert isinstance(ended, CallCompleted | TimerFired)
+            return ended
         found = ctx.next_recorded()
         if isinstance(found, CallCompleted | TimerFired):
             ctx.pass_recorded()
             return found
-        return await self._waits.ended(ctx, lane, invocation, index)
+        return await self.waits.ended(ctx, lane, invocation, index)
 
     @staticmethod
     def _stand_still(lane: Lane, more: list[Operation]) -> None:
@@ -215,8 +227,14 @@ class Messages:
         """Make a command durable, with what leaves with it and the state written since the last durable point.
 
         Nothing need be durable before: whatever the command is built on lies ahead of it in the same lane, and a commit
-        that is refused takes those behind it in its lane along.
+        that is refused takes those behind it in its lane along. A branch that begins a wait goes on at once: all that
+        it can do is wait.
         """
+        if ctx.conductor is not None:
+            ctx.conductor.write(fact, more)
+            if isinstance(fact, RESUMING):
+                await ctx.conductor.durable(place_of(fact))
+            return
         ctx.check_current()
         was_accepted = invocation.accepted
         writes = acceptance(lane, invocation)
@@ -256,7 +274,7 @@ def _is_for(found: MessageSent | CallStarted, order: Order) -> bool:
 def _in_words(ctx: ExclusiveContext, what: str, order: Order) -> str:
     preposition = "to" if what == "send" else "of"
     target = f"{order.object_name}.{order.handler_name} at {order.key_text}"
-    return f"command {ctx.index}, {what} {preposition} {target}"
+    return f"command {format_place(ctx.place)}, {what} {preposition} {target}"
 
 
 def _written(
@@ -270,8 +288,7 @@ def _written(
     """Note a durable command for the next run, also when the one that wrote it waits no longer."""
     if error is None:
         invocation.records.append(fact)
-        if isinstance(fact, TimerSet):
-            invocation.due_ms = now_ms + fact.delay_ms
+        note_due(invocation, fact, now_ms)
     elif not was_accepted and not isinstance(error, Fenced | OwnershipLost):
         take_out(invocation)
     resolve(future, None, error)

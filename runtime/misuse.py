@@ -8,9 +8,9 @@ class ForeignTask(RuntimeError):
 
     def __init__(self, call: str) -> None:
         super().__init__(
-            f"ctx.{call} was awaited in a task other than the handler's own, so its place in the journal is not "
-            "defined: await it in the handler itself, one after the other; asyncio.gather and task groups of other "
-            "libraries may run inside a step"
+            f"ctx.{call} was awaited in a task that the runtime did not make, so its place in the journal is not "
+            "defined: use ctx.gather, ctx.select, ctx.as_completed or ctx.task_group() in place of asyncio.gather, "
+            "asyncio.create_task and task groups of other libraries; those may run inside a step"
         )
 
 
@@ -27,7 +27,7 @@ class NestedStep(RuntimeError):
     def __init__(self, name: str, outer: str) -> None:
         super().__init__(
             f"step {name!r} was begun inside step {outer!r}, so its place in the journal is not defined: a step calls "
-            "plain functions; await ctx.run in the handler itself, one after the other"
+            "plain functions; await ctx.run in the handler itself, several at a time with ctx.gather"
         )
 
 
@@ -47,5 +47,42 @@ class InterruptedWait(RuntimeError):
     def __init__(self, what: str) -> None:
         super().__init__(
             f"ctx.{what} was cancelled by a timeout or cancel scope around it, which a replay could not tell again: "
-            "let it end, and bound the work where it is done"
+            "race it with ctx.select(…, timeout=ctx.sleep(…)), or bound the work where it is done"
+        )
+
+
+class ForeignAwaitable(TypeError):
+    """Something was given to `ctx.gather` and its like whose end no replay could tell again."""
+
+    def __init__(self, call: str, given: object) -> None:
+        super().__init__(
+            f"ctx.{call} takes calls of ctx that are not awaited yet, coroutines, and tasks of ctx.task_group(), not "
+            f"{type(given).__name__}: give it the coroutine itself, without asyncio.create_task"
+        )
+
+
+class GroupEnded(RuntimeError):
+    """A branch was to be started in a group whose block has been left."""
+
+    def __init__(self) -> None:
+        super().__init__("this task group has ended with its block: start its branches inside of `async with`")
+
+
+class StuckBranches(RuntimeError):
+    """All branches of a handler wait for each other."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "each branch of this handler waits for another one of them, so none can go on: a task must not wait for "
+            "itself, nor for one that waits for it"
+        )
+
+
+class NoBranches(AttributeError):
+    """A plain function asked for several things at a time."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__(
+            f"ctx.{call} is for `async def` handlers: a plain one does one thing after the other; make it an "
+            "`async def` with `ctx: ObjectContext`, whose steps may be plain functions"
         )

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import contextvars
 import types
-from collections.abc import Coroutine, Generator
-from typing import Any
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .context import ExclusiveContext
 
 
 @types.coroutine
-def in_own_context(coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """Run a coroutine so that what it sets in context variables is gone when it ends.
+def in_own_context(
+    coroutine: Coroutine[Any, Any, Any], ctx: ExclusiveContext | None = None
+) -> Generator[Any, Any, Any]:
+    """Run a handler's coroutine so that what it sets in context variables is gone when it ends.
 
     A slot's task lives for as long as the worker; without this a handler would find what the one before it has set,
-    perhaps for another tenant.
+    perhaps for another tenant. A handler with branches is also watched, as they are.
     """
     run = contextvars.copy_context().run
     try:
         awaited = run(coroutine.send, None)
         while True:
+            if ctx is not None and ctx.conductor is not None:
+                ctx.conductor.saw_awaiting(ctx.conductor.main, awaited)
             try:
                 got = yield awaited
             except GeneratorExit:
@@ -28,5 +35,25 @@ def in_own_context(coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, A
                 awaited = run(coroutine.throw, error)
             else:
                 awaited = run(coroutine.send, got)
+    except StopIteration as ended:
+        return ended.value
+
+
+@types.coroutine
+def watched(coroutine: Coroutine[Any, Any, Any], saw: Callable[[Any], None]) -> Generator[Any, Any, Any]:
+    """Run a coroutine and tell what it awaits at each pause."""
+    try:
+        awaited = coroutine.send(None)
+        while True:
+            saw(awaited)
+            try:
+                got = yield awaited
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as error:  # noqa: BLE001, it is the coroutine's to handle
+                awaited = coroutine.throw(error)
+            else:
+                awaited = coroutine.send(got)
     except StopIteration as ended:
         return ended.value

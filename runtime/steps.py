@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +16,7 @@ import anyio.to_thread
 
 from ..journal import operations
 from ..journal.codec import REFERENCE_BYTES
-from ..journal.command_records import StepAttemptFailed, StepCompleted, StepFailed
+from ..journal.command_records import CancelDelivered, StepAttemptFailed, StepCompleted, StepFailed
 from ..journal.errors import (
     InvalidOutput,
     PayloadTooLarge,
@@ -28,10 +29,11 @@ from ..journal.errors import (
     StepFailed as StepFailedError,
 )
 from ..journal.futures import resolve
+from ..journal.place import format_place, place_bytes
 from ..journal.records import PauseReason, Record
 from .bounds import SHORT_NAME, check_name, check_unpacked, has_too_many_records, why_too_many
-from .commands import diverge
-from .endings import accept_in_order, acceptance, pause, record, state_change, weigh_failure
+from .commands import diverge, park
+from .endings import accept_in_order, acceptance, record, state_change, weigh_failure
 from .failures import failure_of, terminal_error
 from .large_reads import whole
 from .large_values import kept_delta, kept_for
@@ -40,6 +42,7 @@ from .step_plan import StepPlan, StepPlans
 
 if TYPE_CHECKING:
     from ..objects.settings import Settings
+    from .conductor import Conductor
     from .context import ExclusiveContext
     from .invocation import Invocation
     from .lane import Lane
@@ -101,23 +104,45 @@ class Steps:
         """
         if len(name) > SHORT_NAME:
             check_name("step", name)
-        plan = self._plans.make(name, ctx.index, action, arguments, options)
-        ctx.index += 1
-        settled = await self._recorded(ctx, lane, invocation, plan) if ctx.is_replaying else None
-        if settled is None:
-            if invocation.accepted and lane.is_settled:
-                ctx.check_current()
-            else:
-                await self._settle(ctx, lane, invocation)
-            if lane.partition.memory.is_full or has_too_many_records(invocation, self._records_max):
-                await self.may_begin(ctx, lane, invocation)
-            settled = await self._try(ctx, lane, invocation, plan)
+        plan = self._plans.make(name, ctx.take_index(), action, arguments, options)
+        if ctx.conductor is not None:
+            settled = await self._in_branch(ctx, lane, invocation, plan, ctx.conductor)
+        else:
+            settled = await self._recorded(ctx, lane, invocation, plan) if ctx.is_replaying else None
+            if settled is None:
+                settled = await self._begin(ctx, lane, invocation, plan)
         if isinstance(settled, StepFailed):
             raise _error_of(settled)
         packed = settled.result
         if len(packed) == REFERENCE_BYTES:
             packed = await whole(ctx, lane, invocation, packed, f"result of step {name}")
         return plan.boundary.load(packed)
+
+    async def _begin(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
+    ) -> StepCompleted | StepFailed:
+        if invocation.accepted and lane.is_settled:
+            ctx.check_current()
+        else:
+            await self._settle(ctx, lane, invocation)
+        if lane.partition.memory.is_full or has_too_many_records(invocation, self._records_max):
+            await self.may_begin(ctx, lane, invocation)
+        return await self._try(ctx, lane, invocation, plan)
+
+    async def _in_branch(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan, conductor: Conductor
+    ) -> StepCompleted | StepFailed:
+        """Return what a step of a branch has come to: handed over in the order of the journal, or run beside others."""
+        branch = conductor.current
+        found = conductor.replay.at(plan.index)
+        if found is not None and not _may_be_of(found, plan):
+            await diverge(ctx, lane, invocation, found, f"step {format_place(plan.index)} {plan.name!r}")
+        settled = await conductor.turn_of_step(branch, plan.index)
+        if settled is None:
+            with conductor.working(branch, plan.index):
+                settled = await self._begin(ctx, lane, invocation, plan)
+        assert isinstance(settled, StepCompleted | StepFailed)
+        return settled
 
     async def _recorded(
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
@@ -133,7 +158,7 @@ class Steps:
                 case None:
                     return None
                 case _:
-                    await diverge(ctx, lane, invocation, found, f"step {plan.index} {plan.name!r}")
+                    await diverge(ctx, lane, invocation, found, f"step {format_place(plan.index)} {plan.name!r}")
 
     async def _settle(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation) -> None:
         """Wait until all that this step is built on is durable, its own acceptance included."""
@@ -152,30 +177,33 @@ class Steps:
         """
         if lane.partition.memory.is_full:
             await self._room(ctx, lane, invocation)
+        if ctx.conductor is not None:
+            await ctx.conductor.until_live()
         if has_too_many_records(invocation, self._records_max):
-            await pause(lane, invocation, PauseReason.TOO_MANY_RECORDS, why_too_many(invocation), None)
-            raise ctx.end(Suspended())
+            await park(ctx, lane, invocation, PauseReason.TOO_MANY_RECORDS, why_too_many(invocation), None)
 
     async def _room(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation) -> None:
         """Wait until the store has room for what a step records; the slot serves others meanwhile."""
         partition = lane.partition
         if partition.phase is not Phase.OPEN:
             raise ctx.end(Suspended())
-        room = partition.sleepers[invocation.raw_id] = partition.memory.room()
+        # Several branches may wait for room, each by itself.
+        name = invocation.raw_id if ctx.conductor is None else invocation.raw_id + place_bytes(ctx.place)
+        room = partition.sleepers[name] = partition.memory.room()
         with self._slots.lent():
             try:
                 await room
             except Suspended as suspended:
                 raise ctx.end(suspended) from None
             finally:
-                partition.sleepers.pop(invocation.raw_id, None)
+                partition.sleepers.pop(name, None)
         ctx.check_current()
 
     async def _try(
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
     ) -> StepCompleted | StepFailed:
         while True:
-            attempt = 1 + (invocation.standing.step_attempts if invocation.standing else 0)
+            attempt = 1 + (invocation.standing.attempts_of(plan.index) if invocation.standing else 0)
             try:
                 packed = await self._attempt(plan)
             except TerminalError as error:
@@ -234,8 +262,7 @@ class Steps:
             spent = StepFailedError(plan.name, attempts, text)
             return await self._write(ctx, lane, invocation, self._failed(ctx, plan, spent))
         detail = f"step {plan.name!r} failed {attempts} times, the last time with {text}"
-        await pause(lane, invocation, PauseReason.RETRIES_SPENT, detail, failure)
-        raise ctx.end(Suspended()) from error
+        return await park(ctx, lane, invocation, PauseReason.RETRIES_SPENT, detail, failure)
 
     async def _write(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, fact: _Settled) -> _Settled:
         if isinstance(fact, StepFailed):
@@ -248,6 +275,9 @@ class Steps:
     ) -> None:
         """Make a record durable, with the state written since the last one."""
         ctx.check_current()
+        if ctx.conductor is not None:
+            await self._record_in_turn(ctx, fact, more, ctx.conductor)
+            return
         record(invocation, fact)
         raw_id = invocation.raw_id
         delta = kept_delta(lane, ctx.writes) if ctx.writes else ctx.writes
@@ -260,6 +290,20 @@ class Steps:
         lane.commit(writes, delta or None, partial(_recorded, invocation, fact, durable), takes_in=takes_in)
         await ctx.through(durable)
         ctx.pass_durable_point()
+
+    @staticmethod
+    async def _record_in_turn(
+        ctx: ExclusiveContext, fact: Record, more: list[operations.Operation], conductor: Conductor
+    ) -> None:
+        """Record what a step of a branch has come to once all else is quiet, and wait until it is handed over."""
+        assert isinstance(fact, StepCompleted | StepAttemptFailed | StepFailed)
+
+        def make() -> None:
+            reads, notes = ctx.carried()
+            conductor.write(replace(fact, reads=reads, notes=notes), more)
+
+        is_over = not isinstance(fact, StepAttemptFailed)
+        await conductor.at_turn(conductor.current, fact.index, make, works_on=not is_over)
 
     async def _wait(
         self,
@@ -276,6 +320,10 @@ class Steps:
         delay_ms = max(int(delay.total_seconds() * 1000), 1)
         reads, notes = ctx.carried()
         fact = StepAttemptFailed(plan.index, plan.name, attempt, failure_of(error), delay_ms, reads, notes)
+        if ctx.conductor is not None:
+            await self._record(ctx, lane, invocation, fact, [])
+            await ctx.conductor.next_attempt(plan.index)
+            return
         await self._record(ctx, lane, invocation, fact, [operations.schedule(invocation.raw_id, delay_ms)])
         with self._slots.lent():
             try:
@@ -288,6 +336,15 @@ class Steps:
 
 def _is_of(found: StepCompleted | StepFailed | StepAttemptFailed, plan: StepPlan) -> bool:
     return (found.index, found.name) == (plan.index, plan.name)
+
+
+def _may_be_of(found: Record, plan: StepPlan) -> bool:
+    """Return whether a record may stand at the place of a step; a cancellation may have come in place of any."""
+    match found:
+        case StepCompleted() | StepFailed() | StepAttemptFailed():
+            return _is_of(found, plan)
+        case _:
+            return isinstance(found, CancelDelivered)
 
 
 def _is_not_its_own(error: BaseException) -> bool:

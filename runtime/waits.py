@@ -8,23 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..journal import operations
 from ..journal.batch import Commit, Operation
 from ..journal.codec import Undecodable
-from ..journal.command_records import CallCompleted, CallStarted, TimerFired, TimerSet
+from ..journal.command_records import (
+    CallCompleted,
+    CallStarted,
+    TimerFired,
+    TimerSet,
+    WaitExpired,
+    WaitStarted,
+    WaitWithdrawn,
+)
 from ..journal.errors import Fenced, MessageLost, Suspended
 from ..journal.inbox import leaves_no_trace
 from ..journal.key import format_id
 from ..journal.messages import Reply
 from ..journal.outbox import read_messages
 from ..journal.outcomes import encode_outcome
+from ..journal.place import sort_key
 from ..journal.tracing import traceless
+from .due_times import delay_of, entry_of, forget_due
 from .endings import record
 from .failures import refused
+from .forcing import forced
 from .invocation import Hold, Invocation
 from .partition import OwnershipLost, Partition, Phase
 from .wheel import Wheel
@@ -34,6 +45,7 @@ if TYPE_CHECKING:
     from ..journal.place import Place
     from ..journal.requests import Request
     from ..journal.store import Store
+    from ..journal.transitions import OpenWait
     from .context import ExclusiveContext
     from .lane import Lane
     from .slots import Slots
@@ -41,7 +53,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("keylane.invocation")
 
-_End: TypeAlias = CallCompleted | TimerFired
+_End: TypeAlias = CallCompleted | TimerFired | WaitExpired
 
 
 class Waits:
@@ -56,14 +68,24 @@ class Waits:
         self._timers = timers
         self._residency_seconds = residency_seconds
         self._residents: Wheel[Invocation] = Wheel(let_go)
+        #: Whether each wait suspends its handler at once; for tests.
+        self.is_never_resident = forced() == "suspend"
+        #: Asked what takes the registration of a wait away that is withdrawn.
+        self.on_withdrawn: list[Callable[[Lane, Invocation, OpenWait], list[Operation]]] = []
         self.slots: Slots[Lane]
 
-    async def ended(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place) -> _End:
+    async def ended(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place
+    ) -> CallCompleted | TimerFired:
         """Wait for the record that ends the open wait of an invocation; its slot serves others meanwhile.
 
         Raises:
             Suspended: The handler leaves memory, or its partition is handed over: it goes on from its journal.
         """
+        if ctx.conductor is not None:
+            ended = await ctx.conductor.handed(index)
+            assert isinstance(ended, CallCompleted | TimerFired)
+            return ended
         while True:
             ctx.check_current()
             found = _end_of(invocation, index)
@@ -81,7 +103,9 @@ class Waits:
             raise ctx.end(Suspended())
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         partition.sleepers[invocation.raw_id] = future
-        place = self._residents.add(invocation, self._residency_seconds)
+        place = self.enter(invocation)
+        if self.is_never_resident:
+            let_go(invocation)
         try:
             with self.slots.lent():
                 await future
@@ -89,9 +113,39 @@ class Waits:
             # A handler that swallows it must not be taken to have succeeded.
             raise ctx.end(suspended) from None
         finally:
-            self._residents.discard(invocation, place)
+            self.leave(invocation, place)
             if partition.sleepers.get(invocation.raw_id) is future:
                 del partition.sleepers[invocation.raw_id]
+
+    def enter(self, invocation: Invocation) -> int:
+        """Have a handler that waits leave memory after a while; returns what `leave` wants to know."""
+        return self._residents.add(invocation, self._residency_seconds)
+
+    def leave(self, invocation: Invocation, place: int) -> None:
+        """Take note that a handler goes on, or has left memory."""
+        self._residents.discard(invocation, place)
+
+    def ask_in(self, partition: Partition, delay_ms: int) -> None:
+        """Ask in a while what is due in a partition."""
+        self._timers.ask_in(partition, delay_ms)
+
+    def withdraw(self, lane: Lane, invocation: Invocation, places: Sequence[Place]) -> None:
+        """End waits that nobody waits for any more, as far as they are open: they leave nothing behind."""
+        for place in places:
+            standing = invocation.standing
+            wait = None if standing is None else standing.wait_at(place)
+            if wait is None:
+                continue
+            fact = WaitWithdrawn(place)
+            record(invocation, fact)
+            writes = [operations.record(lane.partition.space, invocation.raw_id, fact)]
+            if delay_of(wait) is not None:
+                # It may be on its way yet, in which case it is not among the moments, but the store will have it.
+                forget_due(invocation, place)
+                writes.append(entry_of(lane.partition, invocation))
+            for forget in self.on_withdrawn:
+                writes.extend(forget(lane, invocation, wait))
+            lane.commit(writes, None, partial(_withdrawn, invocation, fact))
 
     def take_reply(self, partition: Partition, entry: bytes, request: Request) -> None:
         """Take the reply to a call in; its caller may be in memory or not.
@@ -148,17 +202,34 @@ class Waits:
 
     def fire(self, partition: Partition, invocation: Invocation) -> None:
         """Take note that the time of an invocation in memory has come, if that is what it waits for."""
-        standing = invocation.standing
-        if standing is None or not isinstance(standing.waiting, TimerSet) or invocation.hold is Hold.RETRYING:
+        if invocation.standing is None or invocation.ended or not invocation.dues or invocation.hold is Hold.RETRYING:
             return
         lane = invocation.lane
-        left_ms = invocation.due_ms - partition.now_ms()
+        now_ms = partition.now_ms()
+        left_ms = invocation.due_ms - now_ms
         if left_ms > 0 or not lane.loaded or lane.error is not None or lane.refused:
             self._timers.ask_in(partition, max(left_ms, 0))
             return
-        fact = TimerFired(standing.waiting.index)
+        due = sorted((due_ms, sort_key(place), place) for place, due_ms in invocation.dues.items() if due_ms <= now_ms)
+        for _, _, place in due:
+            self._fall_due(partition, invocation, place)
+        if invocation.dues:
+            self._timers.ask_in(partition, max(invocation.due_ms - now_ms, 0))
+
+    def _fall_due(self, partition: Partition, invocation: Invocation, place: Place) -> None:
+        forget_due(invocation, place)
+        more = [entry_of(partition, invocation)]
+        wait = None if invocation.standing is None else invocation.standing.wait_at(place)
         ask_again = partial(self._timers.sweep, partition)
-        self._end(invocation, fact, [operations.unschedule(invocation.raw_id)], _nothing, ask_again)
+        match wait:
+            case TimerSet():
+                self._end(invocation, TimerFired(place), more, _nothing, ask_again)
+            case WaitStarted():
+                self._end(invocation, WaitExpired(place), more, _nothing, ask_again)
+            case _:
+                invocation.lane.commit(more)
+                if invocation.conductor is not None:
+                    invocation.conductor.is_due(place)
 
     def _end(
         self,
@@ -181,6 +252,9 @@ class Waits:
         assert invocation.standing is not None
         is_parked = invocation.standing.paused is not None
         record(invocation, fact)
+        invocation.ending += 1
+        if invocation.conductor is not None:
+            invocation.conductor.is_standing_still = False
         writes = [operations.record(lane.partition.space, invocation.raw_id, fact), *more]
         if not is_parked:
             writes.append(operations.unpark(lane.key_text))
@@ -210,15 +284,16 @@ class Waits:
             StoreUnavailable: The store is away.
         """
         invocation = partition.open.get(raw_id)
-        waiting = None if invocation is None or invocation.standing is None else invocation.standing.waiting
-        if invocation is None or not isinstance(waiting, CallStarted) or waiting not in invocation.records:
+        if invocation is None:
             return False
-        target = store.space(waiting.type_name, waiting.partition)
-        is_lost = await traceless(store, partition.space, target, [waiting.invocation])
-        if not is_lost or not _awaits_reply(invocation, waiting.index) or partition.phase is not Phase.OPEN:
-            return False
-        self._lose_call(invocation, waiting)
-        return True
+        was_lost = False
+        for call in _durable_calls(invocation):
+            target = store.space(call.type_name, call.partition)
+            is_lost = await traceless(store, partition.space, target, [call.invocation])
+            if is_lost and _awaits_reply(invocation, call.index) and partition.phase is Phase.OPEN:
+                self._lose_call(invocation, call)
+                was_lost = True
+        return was_lost
 
     def _lose_call(self, invocation: Invocation, call: CallStarted) -> None:
         callee = format_id(call.type_name, call.partition, call.invocation)
@@ -239,7 +314,7 @@ def let_go(invocation: Invocation) -> None:
     future.set_exception(Suspended())
 
 
-def _end_of(invocation: Invocation, index: Place) -> _End | None:
+def _end_of(invocation: Invocation, index: Place) -> CallCompleted | TimerFired | None:
     """Return the durable record that ends a wait, if there is one."""
     for each in reversed(invocation.records):
         if isinstance(each, CallCompleted | TimerFired):
@@ -249,16 +324,18 @@ def _end_of(invocation: Invocation, index: Place) -> _End | None:
 
 def _awaits_reply(invocation: Invocation, index: Place) -> bool:
     standing = invocation.standing
-    waiting = None if standing is None or invocation.ended else standing.waiting
-    return isinstance(waiting, CallStarted) and waiting.index == index
+    return standing is not None and not invocation.ended and isinstance(standing.wait_at(index), CallStarted)
 
 
 def _open_calls(invocation: Invocation, target: PartitionSpace) -> list[CallStarted]:
-    """Return the call to a partition that an invocation waits for, once it is durable."""
-    waiting = None if invocation.standing is None else invocation.standing.waiting
-    if not isinstance(waiting, CallStarted) or waiting not in invocation.records:
-        return []
-    return [waiting] if (waiting.type_name, waiting.partition) == (target.type_name, target.number) else []
+    """Return the calls to a partition that an invocation waits for, once they are durable."""
+    wanted = (target.type_name, target.number)
+    return [call for call in _durable_calls(invocation) if (call.type_name, call.partition) == wanted]
+
+
+def _durable_calls(invocation: Invocation) -> list[CallStarted]:
+    waits = () if invocation.standing is None else invocation.standing.waits
+    return [wait for wait in waits if isinstance(wait, CallStarted) and wait in invocation.records]
 
 
 def _ended(
@@ -273,22 +350,33 @@ def _ended(
     partition = invocation.lane.partition
     future = partition.sleepers.get(invocation.raw_id)
     is_resident = future is not None and not future.done()
+    invocation.ending -= 1
     if isinstance(error, Fenced | OwnershipLost):
         return
     if error is not None:
         # Its lane is read anew, and waits again.
         if future is not None and is_resident:
             future.set_exception(Suspended())
+        if invocation.conductor is not None:
+            invocation.conductor.refused()
         partition.recall_again.append(again)
         return
     invocation.records.append(fact)
     done()
+    if invocation.conductor is not None:
+        invocation.conductor.poke()
     if invocation.hold is Hold.WAITING:
         invocation.hold = None
     if future is not None and is_resident:
         future.set_result(None)
     else:
         partition.host.ready(invocation.lane)
+
+
+def _withdrawn(invocation: Invocation, fact: WaitWithdrawn, now_ms: int, error: BaseException | None) -> None:
+    del now_ms
+    if error is None:
+        invocation.records.append(fact)
 
 
 def _note_taken(partition: Partition, raw_id: bytes) -> None:

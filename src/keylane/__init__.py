@@ -44,6 +44,7 @@ from .journal.errors import (
 from .journal.key import Key
 from .journal.safety import Replicated
 from .objects.app import App
+from .objects.branching import BranchGroup, DurableTask
 from .objects.context import BlockingObjectContext, BlockingSharedContext, ObjectContext, SharedContext
 from .objects.handler import Handler, NoInput
 from .objects.messaging import Sent
@@ -60,11 +61,13 @@ __all__ = [
     "BlockingClient",
     "BlockingObjectContext",
     "BlockingSharedContext",
+    "BranchGroup",
     "CallError",
     "CallTimeout",
     "Client",
     "Deadlock",
     "Draining",
+    "DurableTask",
     "EffectRejected",
     "Fenced",
     "Handle",

@@ -261,7 +261,7 @@ async def test_a_step_has_a_timeout(runtime: Runtime) -> None:
 
 async def test_a_step_in_a_foreign_task_is_refused(runtime: Runtime) -> None:
     """The error names what to do instead."""
-    assert "await it in the handler itself" in await runtime.client.call(foreign_task, "t/a")
+    assert "ctx.gather" in await runtime.client.call(foreign_task, "t/a")
 
 
 async def test_an_invocation_may_end_as_failed_when_its_retries_are_spent(runtime: Runtime) -> None:
