@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("keylane.commit")
 
-#: A call stays below 5 ms in the server with this many commits and this many operations, whichever is reached first.
-COMMITS_PER_BATCH = 300
-OPERATIONS_PER_BATCH = 400
+#: A call stays well below 5 ms in the server with this many commits and this many operations, whichever is reached
+#: first, also where each of them looks for its place among very many due times.
+COMMITS_PER_BATCH = 150
+OPERATIONS_PER_BATCH = 200
 #: So does one that carries about so much, in values that are larger than usual, or a single commit that carries more.
 BYTES_PER_BATCH = 1 << 20
 #: So many commits fit into one call without being counted, as long as none of them has more operations than these.

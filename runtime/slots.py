@@ -25,8 +25,9 @@ Work = TypeVar("Work")
 #: This part of the limit comes on top of it for tenants that find all slots taken and others waiting: else who asks for
 #: one thing waits for as long as the handlers of somebody who asks for thousands.
 NEWCOMERS_PART = 8
-#: After so many pieces of work that were ready at once, the loop gets a turn.
-TURNS_WITHOUT_PAUSE = 32
+#: All slots together begin so many pieces of work in one turn of the loop: handlers that await nothing would keep it
+#: from everybody else for as long as there is work.
+BEGUN_AT_ONCE = 64
 
 
 class Slots(Generic[Work]):
@@ -50,7 +51,8 @@ class Slots(Generic[Work]):
         self._idle: list[asyncio.Future[Work]] = []
         self._slots = 0
         self._lent = 0
-        self._without_pause = 0
+        #: What may still be begun in this turn of the loop; while it is nothing, slots rest though there is work.
+        self._allowed = BEGUN_AT_ONCE
 
     @property
     def waiting(self) -> int:
@@ -75,17 +77,36 @@ class Slots(Generic[Work]):
 
     def give(self, work: Work) -> None:
         """Hand work to a slot; a lane is given again only after its turn has ended."""
-        while self._idle:
-            idle = self._idle.pop()
-            if not idle.done():
-                idle.set_result(work)
-                return
-        if self._ready and self._slots - self._lent < self._limit_for_newcomers and not self._ready.has(work):
+        if self._allowed and (idle := self._pop_idle()) is not None:
+            self._begin()
+            idle.set_result(work)
+            return
+        is_crowded = self._ready and not self._idle
+        if is_crowded and self._slots - self._lent < self._limit_for_newcomers and not self._ready.has(work):
             self._slots += 1
             self._tasks.start_soon(self._run, work)
             return
         self._ready.put(work)
         self._grow()
+
+    def _pop_idle(self) -> asyncio.Future[Work] | None:
+        while self._idle:
+            idle = self._idle.pop()
+            if not idle.done():
+                return idle
+        return None
+
+    def _begin(self) -> None:
+        """Count a piece of work that is begun; with the next turn of the loop the count begins anew."""
+        if self._allowed == BEGUN_AT_ONCE:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        self._allowed -= 1
+
+    def _go_on(self) -> None:
+        self._allowed = BEGUN_AT_ONCE
+        while self._allowed and self._ready and (idle := self._pop_idle()) is not None:
+            self._begin()
+            idle.set_result(self._ready.take())
 
     def _grow(self) -> None:
         if self._ready and not self._idle and self._slots - self._lent < self._limit:
@@ -118,13 +139,8 @@ class Slots(Generic[Work]):
             logger.exception("a slot's work failed")
 
     async def _next(self) -> Work:
-        if self._ready:
-            self._without_pause += 1
-            if self._without_pause >= TURNS_WITHOUT_PAUSE:
-                self._without_pause = 0
-                # Handlers that await nothing would keep the loop from everybody else for as long as there is work.
-                await asyncio.sleep(0)
-        if self._ready:
+        if self._ready and self._allowed:
+            self._begin()
             return self._ready.take()
         idle: asyncio.Future[Work] = asyncio.get_running_loop().create_future()
         self._idle.append(idle)

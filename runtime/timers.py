@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("keylane.timers")
 
-#: How many due invocations one question answers.
+#: How many due invocations one question hands out, to all partitions together that are asked at once.
 DUE_AT_ONCE = 256
+#: How many of a single one it hands out at least, however many are asked.
+DUE_AT_LEAST = 16
 #: Asked again this much later when the store says that it is not yet time.
 ASK_AGAIN_SECONDS = 0.005
-#: Where as much is due as one answer holds, the rest is asked for so soon.
+#: Where as much is due as one answer holds, the rest is asked for so soon, one partition after the other, and not
+#: before what was handed out is mostly dealt with: very many that fall due at once must not keep anybody else waiting.
 MORE_AGAIN_SECONDS = 0.02
 #: No sleep is longer, so that the sweep's partitions are asked in time.
 LONGEST_SLEEP_SECONDS = 60.0
@@ -49,6 +52,10 @@ class Timers:
         # One moment for each partition, however many of its invocations wait; the store knows theirs.
         self._ask_times: dict[Partition, float] = {}
         self._changed = asyncio.Event()
+        #: Partitions of which more is due than the last answer held.
+        self._crowded: set[Partition] = set()
+        #: How much the worker has to deal with before anything more should be handed out.
+        self.backlog: Callable[[], int] = _nothing
 
     async def due(self, partition: Partition, raw_id: bytes, delay_ms: int) -> None:
         """Wait until an invocation is due.
@@ -107,16 +114,31 @@ class Timers:
 
     def _pop(self, now: float) -> list[Partition]:
         due = [partition for partition, at in self._ask_times.items() if at <= now]
+        crowded = [partition for partition in due if partition in self._crowded]
+        if crowded:
+            due = [
+                *(partition for partition in due if partition not in self._crowded),
+                *self._next_crowded(crowded, now),
+            ]
         for partition in due:
             del self._ask_times[partition]
         return [partition for partition in due if partition.phase in (Phase.OPEN, Phase.OPENING)]
+
+    def _next_crowded(self, crowded: list[Partition], now: float) -> list[Partition]:
+        """Return the one that has waited longest, or none while there is enough to deal with; the others wait on."""
+        if self.backlog() < DUE_AT_ONCE:
+            return [min(crowded, key=self._ask_times.__getitem__)]
+        for partition in crowded:
+            self._ask_times[partition] = now + ASK_AGAIN_SECONDS
+        return []
 
     async def ask(self, partitions: list[Partition]) -> None:
         """Ask the store what is due, and wake it; never raises for what the store says."""
         # A wait that begins while the question is under way is not what the answer is about.
         asked_for = [dict(partition.waiting) for partition in partitions]
+        limit = max(DUE_AT_ONCE // max(len(partitions), 1), DUE_AT_LEAST)
         try:
-            answers = await read_all_due(self._store, [partition.space for partition in partitions], DUE_AT_ONCE)
+            answers = await read_all_due(self._store, [partition.space for partition in partitions], limit)
         except StoreUnavailable as error:
             logger.info("due times are not readable now: %s", error)
             for partition in partitions:
@@ -131,6 +153,7 @@ class Timers:
                 logger.error("%s: what is due can't be read: %s", partition.space, due)
             else:
                 self._take(partition, waits, due)
+                self._ask_on(partition, due, limit)
 
     def _take(self, partition: Partition, asked_for: dict[bytes, Callable[[], None]], due: Due) -> None:
         partition.saw_time(due.now_ms)
@@ -144,7 +167,12 @@ class Timers:
                 found.append(raw_id)
         if found:
             partition.host.find(partition, found)
-        if len(due.ids) == DUE_AT_ONCE:
+
+    def _ask_on(self, partition: Partition, due: Due, limit: int) -> None:
+        """Ask again when the next is due, and soon where there is more than the answer held."""
+        self._crowded.discard(partition)
+        if len(due.ids) == limit:
+            self._crowded.add(partition)
             self._ask_at(partition, time.monotonic() + MORE_AGAIN_SECONDS)
         elif due.next_in_ms is not None:
             self._ask_at(partition, time.monotonic() + due.next_in_ms / 1000 + ASK_AGAIN_SECONDS)
@@ -157,10 +185,15 @@ class Timers:
     def suspend(self, partition: Partition) -> None:
         """End the waits of a partition that is about to be handed over."""
         self._ask_times.pop(partition, None)
+        self._crowded.discard(partition)
         for future in list(partition.sleepers.values()):
             if not future.done():
                 future.set_exception(Suspended())
         partition.waiting.clear()
+
+
+def _nothing() -> int:
+    return 0
 
 
 def _wake(future: asyncio.Future[None]) -> None:

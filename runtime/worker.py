@@ -164,6 +164,7 @@ class Worker:
         self._slots = Slots(self._settings.lane_slots, self._execution.turn, _tenant_of, tasks)
         self._execution.slots = self._slots
         self._waits.slots = self._slots
+        self._timers.backlog = self._backlog
         steps = Steps(self._settings, self._slots, self._timers, self._step_limiter)
         places = Places(self._store, self.doors)
         self._execution.steps = steps
@@ -282,6 +283,10 @@ class Worker:
         for partition in self._ownership.partitions:
             if not partition.is_on_its_server():
                 partition.lose()
+
+    def _backlog(self) -> int:
+        """Return how many lanes wait for a slot and how many commits for their turn."""
+        return self._slots.waiting + sum(len(partition.writer.queued) for partition in self._ownership.partitions)
 
     def _partitions(self) -> list[Partition]:
         return self._ownership.partitions

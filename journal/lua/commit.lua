@@ -15,7 +15,7 @@
 --         h k field v    write a field of hash k
 --         x k number m   append message m to outbox k as entry number-1
 --         y k number     drop the entries of outbox k up to a number; an empty one goes
---         t k ms         drop the entries of stream k that are older than ms; of a long stream the oldest ones only
+--         t k ms         drop the entries of stream k that are older than ms; of very many the oldest ones only
 --         k k            drop stream k as a whole
 --         n k ms member  enter a member into sorted set k, due in ms
 --         o k member     take it out of sorted set k
@@ -47,8 +47,9 @@ local ARITY = {
   s = 4, e = 3, h = 4, t = 3, k = 2, n = 4, o = 3, x = 4, y = 3, q = 4, f = 4, u = 4, w = 2, l = 2, d = 3, c = 2, i = 2,
   b = 2, p = 2, j = 4, z = 4, g = 3, m = 3, v = 3
 }
--- A trim looks at so many entries at most when a stream is longer than that: the next ones go with the trims to come.
+-- All trims of a batch together drop so many entries at most: the next ones go with the trims to come.
 local TRIMMED = 2000
+local left_to_trim = TRIMMED
 -- So many undecodable entries are kept, and none of them for longer than a month after the last one came.
 local UNDECODABLE, UNDECODABLE_MS = 200, 2592000000
 
@@ -75,10 +76,11 @@ function apply.y(keys, argv, i)
 end
 function apply.t(keys, argv, i, now)
   local stream, oldest = keys[tonumber(argv[i + 1])], int(now - tonumber(argv[i + 2]))
-  if redis.call('XLEN', stream) > TRIMMED then
-    redis.call('XTRIM', stream, 'MINID', '~', oldest, 'LIMIT', TRIMMED)
+  if left_to_trim <= 0 then return end
+  if redis.call('XLEN', stream) > left_to_trim then
+    left_to_trim = left_to_trim - redis.call('XTRIM', stream, 'MINID', '~', oldest, 'LIMIT', left_to_trim)
   else
-    redis.call('XTRIM', stream, 'MINID', oldest)
+    left_to_trim = left_to_trim - redis.call('XTRIM', stream, 'MINID', oldest)
   end
 end
 function apply.k(keys, argv, i) redis.call('UNLINK', keys[tonumber(argv[i + 1])]) end
@@ -204,6 +206,7 @@ local function commit(keys, argv)
   local now = partition_time(held[4], held[5])
   local stamp = int(now)
   local i, id = 7, stamp .. '-*'
+  left_to_trim = TRIMMED
   while i <= #argv do
     apply[argv[i]](keys, argv, i, now, id)
     i = i + width(argv, i)

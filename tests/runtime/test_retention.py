@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import typing
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -564,3 +565,24 @@ async def test_a_long_history_is_trimmed_by_bounded_work(runtime: Runtime, store
     assert 5_000 <= lengths[0] <= 5_200
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[-1] == 100
+
+
+async def test_the_trims_of_one_batch_together_are_of_bounded_work(runtime: Runtime, store_url: str) -> None:
+    """Many long histories may be trimmed in the same call; what it leaves goes with the trims to come."""
+    partition, space = clerks(runtime), space_of(runtime)
+    finished = Finished(b"i" * 16, "count", 1, None, "c")
+    keys = [f"acme/long-{number}" for number in range(4)]
+
+    async def commit(each: Callable[[str], operations.Operation], times: int = 1) -> int:
+        for _ in range(times):
+            partition.writer.commit(Commit([each(key) for key in keys], lambda _, __: None))
+        await eventually(lambda: partition.writer.is_idle, "it is written")
+        return sum(plain(store_url, "XLEN", space.object(key)) for key in keys)
+
+    written = await commit(lambda key: operations.finish_short(space, key, finished, StateChange({})), 1_500)
+    await shift_clock(runtime, AFTER_RETENTION)
+    lengths = [written] + [await commit(lambda key: operations.trim(space, key, 86_400_000)) for _ in range(5)]
+
+    assert written == 6_000
+    assert 1_500 < max(before - after for before, after in itertools.pairwise(lengths)) <= 2_000
+    assert lengths[-1] == 0
