@@ -121,9 +121,16 @@ def closes(path: Sequence[Held], type_name: str, key: str) -> bool:
     return any(held.type_name == type_name and held.key == key for held in path)
 
 
-def child_id(parent: bytes, index: Place) -> bytes:
-    """Return the raw id of the invocation that a command asks for: the same one however often the command is run."""
-    digest = blake2b(parent + place_bytes(index), digest_size=_DIGEST_BYTES).digest()
+def child_id(parent: bytes, index: Place, restarts: int = 0) -> bytes:
+    """Return the raw id of the invocation that a command asks for: the same one however often the command is run.
+
+    Args:
+        parent: Who asks.
+        index: The place of the command.
+        restarts: How often the one who asks was begun again from an earlier command: then it asks anew.
+    """
+    again = b"r" + restarts.to_bytes(4, "big") if restarts else b""
+    digest = blake2b(parent + place_bytes(index) + again, digest_size=_DIGEST_BYTES).digest()
     return parent[:_TIME_BYTES] + digest
 
 

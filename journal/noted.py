@@ -50,6 +50,7 @@ from .records import (
     Scheduled,
     SignalReceived,
 )
+from .restarting import what_counts
 from .snapshots import Entry
 from .store import Store
 from .transitions import Extras, IllegalTransition, OpenWait, Standing, Status, replay
@@ -256,7 +257,12 @@ def steps_of(notes: Sequence[Noted]) -> tuple[Step, ...]:
     What else a handler asks for has a place among them: messages, calls and waits, under what they are in words.
     """
     steps: dict[Place, Step] = {}
+    records = [note.record for note in notes if note.record is not None]
+    counting = set(map(id, what_counts(records)))
     for note in notes:
+        if id(note.record) not in counting:
+            # The invocation was begun again from an earlier command.
+            continue
         record = note.record
         match record:
             case CallStarted() | TimerSet() | WaitStarted():

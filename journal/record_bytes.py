@@ -241,7 +241,7 @@ def _patch_marked(r: PatchMarked) -> bytes:
 
 
 def _restarted(r: Restarted) -> bytes:
-    return pack((_RESTARTED, r.kept, r.by, r.reason))
+    return pack((_RESTARTED, r.kept, r.by, r.reason, r.version))
 
 
 _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
@@ -318,5 +318,5 @@ _LAYOUTS: Final[Mapping[int, Layout[Record]]] = {
     _COMPENSATION_STARTED: Layout(CompensationStarted, (optional(_a_failure),)),
     _COMPENSATION_SKIPPED: Layout(CompensationSkipped, (a_place, a_text, a_text, a_text)),
     _PATCH_MARKED: Layout(PatchMarked, (a_text,)),
-    _RESTARTED: Layout(Restarted, (a_number, a_text, a_text)),
+    _RESTARTED: Layout(Restarted, (a_number, a_text, a_text, optional(a_number))),
 }

@@ -214,11 +214,13 @@ class Restarted:
         kept: How many commands of the main branch stay as they are recorded.
         by: Who did it.
         reason: Why.
+        version: The version of the handler that it goes on with, None for the one that it had.
     """
 
     kept: int
     by: str
     reason: str
+    version: int | None = None
 
 
 Record: TypeAlias = (

@@ -31,6 +31,7 @@ class RequestKind(StrEnum):
     CALL = "call"
     SEND = "send"
     RESUME = "resume"
+    RESTART = "restart"
     REPAIR = "repair"
     OBJECT_CALL = "object-call"
     OBJECT_SEND = "object-send"
@@ -43,6 +44,7 @@ class RequestKind(StrEnum):
         return self in _MESSAGES
 
 
+_LET_GO_ON: Final = frozenset({RequestKind.RESUME, RequestKind.RESTART})
 _MESSAGES: Final = frozenset({RequestKind.OBJECT_CALL, RequestKind.OBJECT_SEND, RequestKind.REPLY})
 
 
@@ -87,7 +89,7 @@ class Request:
         It lets something go on that was taken in before, it only reads, or it may lie there already: a refusal would
         say that nothing was taken in, and that is not known.
         """
-        return self.kind is RequestKind.RESUME or self.shared or self.again
+        return self.kind in _LET_GO_ON or self.shared or self.again
 
     def encode(self) -> bytes:
         """Return the bytes of the request."""
@@ -118,6 +120,7 @@ _TAGS: Final[Mapping[RequestKind, int]] = {
     RequestKind.CALL: 96,
     RequestKind.SEND: 97,
     RequestKind.RESUME: 98,
+    RequestKind.RESTART: 110,
     RequestKind.REPAIR: 106,
     RequestKind.OBJECT_CALL: 99,
     RequestKind.OBJECT_SEND: 100,
@@ -182,6 +185,42 @@ class ResumeOrder:
         return decode_tagged(data, _ORDERS, "resume order")
 
 
+@dataclass(frozen=True, slots=True)
+class RestartOrder:
+    """The payload of a request to begin a parked invocation again from an earlier command.
+
+    Args:
+        invocation: Raw id of the parked invocation.
+        kept: How many commands of its main branch stay.
+        by: Who asks for it.
+        reason: Why, in words.
+        version: The version of the handler that it is to go on with, None for the one that it has.
+    """
+
+    invocation: bytes
+    kept: int
+    by: str
+    reason: str
+    version: int | None = None
+
+    def encode(self) -> bytes:
+        """Return the bytes of the order."""
+        return pack((_RESTART_ORDER, self.invocation, self.kept, self.by, self.reason, self.version))
+
+    @classmethod
+    def decode(cls, data: bytes) -> RestartOrder:
+        """Return the order that bytes hold.
+
+        Raises:
+            Undecodable: They hold none.
+        """
+        return decode_tagged(data, _RESTART_ORDERS, "restart order")
+
+
+_RESTART_ORDER: Final = 111
+_RESTART_ORDERS: Final[Mapping[int, Layout[RestartOrder]]] = {
+    _RESTART_ORDER: Layout(RestartOrder, (some_bytes, a_number, a_text, a_text, optional(a_number)))
+}
 _RESUME_ORDER: Final = 120
 _ORDERS: Final[Mapping[int, Layout[ResumeOrder]]] = {_RESUME_ORDER: Layout(ResumeOrder, (some_bytes, a_text, a_text))}
 

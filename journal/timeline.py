@@ -340,7 +340,10 @@ def _asked_for(record: Record) -> str:
         case Paused():
             by = f" by {record.by}" if record.by else ""
             return f"{record.reason.value}{by}: {record.detail}"
-        case Resumed() | CancelRequested() | Cancelled() | Killed() | CompensationSkipped() | Restarted():
+        case Restarted():
+            version = "" if record.version is None else f" in version {record.version}"
+            return f"from command {record.kept}{version} by {record.by}: {record.reason}"
+        case Resumed() | CancelRequested() | Cancelled() | Killed() | CompensationSkipped():
             return f"by {record.by}: {record.reason}"
         case SignalReceived() | WaitCompleted():
             return f"by {record.by}" if record.by else ""

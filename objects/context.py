@@ -90,6 +90,24 @@ class _Exclusive(ABC):
     def clear_all(self) -> None:
         """Remove all state values, with the next durable point."""
 
+    @abstractmethod
+    def patched(self, name: str) -> bool:
+        """Whether this invocation runs with a change of the code, so that old and new code live in one handler.
+
+        ```python
+        if ctx.patched("ask the fraud desk"):
+            await ctx.run("ask the fraud desk", ask, order)
+        ```
+
+        True where the invocation comes here for the first time, which is noted in its journal together with its next
+        record; False where its journal goes on with what older code did. It is found by its name, wherever the journal
+        has it, and gives the same answer for as long as the invocation lives. Take the question away, and keep the new
+        code, when `keylane deploy check` says that nothing open needs the old one.
+
+        Args:
+            name: The name of the change; at most 256 bytes.
+        """
+
 
 class SharedContext(_Context):
     """What an `async def` shared handler may do: read what is durable, while others hold the lane."""

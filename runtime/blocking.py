@@ -187,6 +187,23 @@ class BlockingClient:
         """Let a parked invocation go on; as `Client.resume`."""
         self._run(lambda client: client.resume(invocation_id, reason=reason, by=by, timeout=timeout))
 
+    def restart(
+        self,
+        invocation_id: str,
+        *,
+        keep: int,
+        reason: str,
+        by: str,
+        version: int | None = None,
+        timeout: Timeout = None,
+    ) -> None:
+        """Let a parked invocation go on from an earlier command; as `Client.restart`."""
+        self._run(
+            lambda client: client.restart(
+                invocation_id, keep=keep, reason=reason, by=by, version=version, timeout=timeout
+            )
+        )
+
     def _run(self, ask: Callable[[Client], Coroutine[Any, Any, Result]]) -> Result:
         """Run something on the loop and block until it has ended.
 

@@ -105,6 +105,10 @@ class BlockingExclusiveContext(BlockingReadingContext, BlockingObjectContext):
         """Take all state values away."""
         anyio.from_thread.run_sync(self._exclusive.clear_all)
 
+    def patched(self, name: str) -> bool:
+        """Return whether this invocation runs with a change of the code."""
+        return anyio.from_thread.run_sync(self._exclusive.patched, name)
+
     def run(self, name: str, action: Any, /, *arguments: Any, **options: Any) -> Any:
         """Run a step, or return its recorded result."""
         return anyio.from_thread.run(partial(self._exclusive.run, name, action, *arguments, **options))

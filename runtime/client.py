@@ -23,7 +23,7 @@ from ..journal.keyspace import PartitionSpace
 from ..journal.outcomes import Replayed, Succeeded
 from ..journal.record_bytes import decode
 from ..journal.records import Accepted, Paused
-from ..journal.requests import CLIENT_BYTES, Request, RequestKind, ResumeOrder
+from ..journal.requests import CLIENT_BYTES, Request, RequestKind, RestartOrder, ResumeOrder
 from ..journal.store import Store
 from ..journal.urls import EmbeddedAddress, parse_store_url
 from ..objects.handler import Handler, NoInput
@@ -327,10 +327,49 @@ class Client:
             CallTimeout: The time passed; the request stays where it is.
         """
         invocation = parse_id(invocation_id)
-        space = self.space_of(invocation)
         order = ResumeOrder(invocation.raw, by, reason)
+        await self._order_about(invocation, RequestKind.RESUME, order.encode(), timeout)
+
+    async def restart(
+        self,
+        invocation_id: str,
+        *,
+        keep: int,
+        reason: str,
+        by: str,
+        version: int | None = None,
+        timeout: Timeout = None,
+    ) -> None:
+        """Let a parked invocation go on from an earlier command: what it did from there on is done anew.
+
+        What stays gives the same results, random numbers and ids as before; what is drawn behind it is the same, too.
+        Other objects are called and sent to anew, under new ids; calls whose reply was waited for are not cancelled.
+        What was written to the state stays written.
+
+        Args:
+            invocation_id: The invocation.
+            keep: How many commands stay, counted as `describe` shows them; the one of this index is the first to run
+                again, and so does all that branches did behind the one before it.
+            reason: Why, for the record.
+            by: Who decides it, for the record.
+            version: The version of its handler that it goes on with; without it, the one that it has.
+            timeout: How long to wait for the owner's verdict.
+
+        Raises:
+            CallError: It is not paused, not known, or has not so many commands; or the version is not there.
+            CallTimeout: The time passed; the request stays where it is.
+        """
+        if keep < 0:
+            raise ValueError(f"keep is {keep}: it has to be 0 or more")
+        invocation = parse_id(invocation_id)
+        order = RestartOrder(invocation.raw, keep, by, reason, version)
+        await self._order_about(invocation, RequestKind.RESTART, order.encode(), timeout)
+
+    async def _order_about(self, invocation: InvocationId, kind: RequestKind, order: bytes, timeout: Timeout) -> None:
+        """Ask the owner of an invocation to do something about it, and wait for its verdict."""
+        space = self.space_of(invocation)
         key_text = await self._key_of(space, invocation)
-        request = Request(RequestKind.RESUME, new_invocation_id(), "", key_text, order.encode(), client=self._id)
+        request = Request(kind, new_invocation_id(), "", key_text, order, client=self._id)
         ended = await self.remote.ask(space, request, Patience(seconds_of(timeout)))
         await self.output_of(ended, invocation, None)
 

@@ -15,6 +15,7 @@ from ..journal.codec import REFERENCE_BYTES
 from ..journal.command_records import Bare, Command
 from ..journal.errors import Fenced, InvalidOutput, Suspended
 from ..journal.records import Record
+from ..journal.restarting import what_counts
 from ..objects.context import ObjectContext
 from ..objects.types import boundary_of
 from .bounds import SHORT_NAME, STATE_NAMES_MAX, check_name, check_state, check_unpacked, check_written
@@ -25,6 +26,7 @@ from .large_values import USUAL_BYTES, compact, note
 from .log import InvocationLog
 from .misuse import ContextClosed, ForeignTask, InterruptedStep, InterruptedWait, NestedStep
 from .orders import milliseconds
+from .patches import has_patch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
@@ -65,6 +67,7 @@ class ExclusiveContext(ObjectContext):
         "_log",
         "_messages",
         "_notes",
+        "_patches",
         "_random",
         "_reads",
         "_recorded",
@@ -93,6 +96,7 @@ class ExclusiveContext(ObjectContext):
         self._recorded: deque[Record] | None = deque(invocation.records) if invocation.records else None
         self._found = len(invocation.records)
         self._random: random.Random | None = None
+        self._patches: dict[str, bool] | None = None
         self._ended_by: BaseException | None = None
         self._is_closed = False
         self._step: str | None = None
@@ -258,6 +262,17 @@ class ExclusiveContext(ObjectContext):
     def uuid(self) -> uuid.UUID:
         """Return a random UUID, the same at each replay."""
         return uuid.UUID(int=self.random().getrandbits(128), version=4)
+
+    def patched(self, name: str) -> bool:
+        """Return whether this invocation runs with a change of the code."""
+        if self._is_closed:
+            raise ContextClosed("patched")
+        if self._patches is None:
+            self._patches = {}
+        answer = self._patches.get(name)
+        if answer is None:
+            answer = self._patches[name] = has_patch(self._invocation, name, is_replaying=self.is_replaying)
+        return answer
 
     async def run(self, name: str, action: Any, /, *arguments: Any, **options: Any) -> Any:
         """Run a step, or return its recorded result."""
@@ -483,7 +498,7 @@ def _form_of(value: object) -> Any:
 
 def commands_of(records: list[Record]) -> list[Record]:
     """Return the records that a replay walks through."""
-    return [record for record in records if isinstance(record, Command)]
+    return [record for record in what_counts(records) if isinstance(record, Command)]
 
 
 def _context_of(record: Record) -> Mapping[str, bytes | None]:

@@ -30,9 +30,11 @@ from ..journal.records import (
     Completed,
     Failed,
     Finished,
+    PatchMarked,
     Paused,
     PauseReason,
     Record,
+    Restarted,
     Resumed,
 )
 from ..journal.requests import Request, RequestKind
@@ -63,10 +65,21 @@ def record(invocation: Invocation, fact: Record) -> None:
 
 
 def acceptance(lane: Lane, invocation: Invocation) -> list[Operation]:
-    """Return what takes an invocation in by itself; nothing when that is done or on its way."""
+    """Return what goes ahead of a record: what takes the invocation in, unless that is done, and marks of patches."""
     if invocation.accepted:
-        return []
-    return [*_acceptance(lane, invocation), *_back_in_order(lane, {invocation})]
+        return marks(lane, invocation) if invocation.unmarked else []
+    writes = [*_acceptance(lane, invocation), *_back_in_order(lane, {invocation})]
+    return [*writes, *marks(lane, invocation)]
+
+
+def marks(lane: Lane, invocation: Invocation) -> list[Operation]:
+    """Return what notes the changes of code that an invocation was told of since its last record."""
+    names, invocation.unmarked = invocation.unmarked, ()
+    invocation.patches = invocation.patches.union(names)
+    facts = [PatchMarked(name) for name in names]
+    for fact in facts:
+        record(invocation, fact)
+    return [operations.record(lane.partition.space, invocation.raw_id, fact) for fact in facts]
 
 
 def _back_in_order(lane: Lane, taken: Collection[Invocation]) -> list[Operation]:
@@ -153,6 +166,7 @@ def take_out(invocation: Invocation) -> None:
     """Take back that an invocation was taken in: the store has refused it."""
     invocation.accepted = False
     invocation.standing = None
+    invocation.patches, invocation.unmarked = frozenset(), ()
     invocation.attempts = 0
 
 
@@ -307,13 +321,14 @@ def parking(lane: Lane, invocation: Invocation, reason: PauseReason) -> list[Ope
 
 
 def resumption(
-    lane: Lane, invocation: Invocation, by: str, reason: str, *, is_aside: bool, running: Invocation | None
+    lane: Lane, invocation: Invocation, fact: Resumed | Restarted, *, is_aside: bool, running: Invocation | None
 ) -> list[Operation]:
     """Return what lets a parked invocation go on: at the head of its lane where it had left it, behind what runs."""
     space = lane.partition.space
-    fact = Resumed(by, reason)
     record(invocation, fact)
     writes = [operations.record(space, invocation.raw_id, fact)]
+    if isinstance(fact, Restarted):
+        writes.append(operations.unschedule(invocation.raw_id))
     if not is_aside:
         return [*writes, operations.unpark(lane.key_text)]
     writes.append(operations.take_up(space, lane.key_text, invocation.raw_id))

@@ -7,7 +7,7 @@ import logging
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ..journal import operations
 from ..journal.batch import Commit
@@ -27,7 +27,7 @@ from ..journal.key import Key
 from ..journal.messages import Held, closes
 from ..journal.outcomes import Outcome, Succeeded, encode_outcome
 from ..journal.records import PauseReason
-from ..journal.requests import Request, RequestKind, ResumeOrder
+from ..journal.requests import Request, RequestKind, RestartOrder, ResumeOrder
 from ..journal.transitions import Status
 from .claims import Claims
 from .door import DoorClosed
@@ -36,6 +36,7 @@ from .invocation import Hold, Invocation
 from .messages import deadlock
 from .orders import check_call
 from .partition import OwnershipLost, Phase
+from .restarting import Order, go_on, why_it_can_not
 from .scheduling import schedule
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Intake:
         self._check_size(partition, request.payload)
         self._check_size(partition, request.basis)
         check_call(request.handler, request.idempotency_key)
-        if request.kind is RequestKind.RESUME:
+        if request.kind is RequestKind.RESUME or request.kind is RequestKind.RESTART:
             self._resume(partition, entry, request)
             return
         if request.kind is RequestKind.REPAIR:
@@ -312,7 +313,8 @@ class Intake:
         self.accept_now(partition, raw_id).add_done_callback(partial(_copy, future))
 
     def _resume(self, partition: Partition, entry: bytes, request: Request) -> None:
-        order = ResumeOrder.decode(request.payload or b"")
+        form = RestartOrder if request.kind is RequestKind.RESTART else ResumeOrder
+        order = form.decode(request.payload or b"")
         lane = partition.lane(request.key)
         if not lane.loaded:
             resume = partial(self._resume_loaded, partition, lane, entry, request, order)
@@ -321,7 +323,7 @@ class Intake:
         self._resume_loaded(partition, lane, entry, request, order)
 
     @staticmethod
-    def _why_not(lane: Lane, invocation: Invocation | None) -> str | None:
+    def _why_not(lane: Lane, invocation: Invocation | None, order: Order) -> str | None:
         """Return why an invocation can't be resumed, None when it can."""
         if lane.load_error is not None and not lane.loaded:
             return f"its object can't be read: {lane.load_error}"
@@ -330,13 +332,9 @@ class Intake:
         paused = invocation.standing.paused if invocation.standing is not None else None
         if paused is None or paused.reason is PauseReason.UNDECODABLE:
             return "its records can't be read by this code, so there is nothing to go on from"
-        if cast("object", invocation.handler) is None:
-            return f"{paused.detail}; deploy it again"
-        return None
+        return why_it_can_not(invocation, order)
 
-    def _resume_loaded(
-        self, partition: Partition, lane: Lane, entry: bytes, request: Request, order: ResumeOrder
-    ) -> None:
+    def _resume_loaded(self, partition: Partition, lane: Lane, entry: bytes, request: Request, order: Order) -> None:
         invocation = partition.open.get(order.invocation)
         if invocation is None and lane.loaded:
             done = partial(self._resume_found, partition, lane, entry, request, order)
@@ -344,11 +342,9 @@ class Intake:
             return
         self._resume_found(partition, lane, entry, request, order)
 
-    def _resume_found(
-        self, partition: Partition, lane: Lane, entry: bytes, request: Request, order: ResumeOrder
-    ) -> None:
+    def _resume_found(self, partition: Partition, lane: Lane, entry: bytes, request: Request, order: Order) -> None:
         invocation = partition.open.get(order.invocation)
-        why_not = self._why_not(lane, invocation)
+        why_not = self._why_not(lane, invocation, order)
         if invocation is None or why_not is not None:
             error = CallError(why_not or "", invocation_id=partition.invocation_id(order.invocation))
             refuse(partition, request.invocation, entry, request.client, error)
@@ -358,7 +354,8 @@ class Intake:
         if is_aside and running is not None:
             # It goes on behind what has begun, also for an owner that comes after us.
             accept_in_order(lane, running)
-        lane.commit(resumption(lane, invocation, order.by, order.reason, is_aside=is_aside, running=running))
+        fact = go_on(invocation, order)
+        lane.commit(resumption(lane, invocation, fact, is_aside=is_aside, running=running))
         invocation.attempts = 0
         invocation.entry = None
         if is_aside:

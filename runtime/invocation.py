@@ -70,12 +70,15 @@ class Invocation:
         "listeners",
         "needs",
         "on_recalled",
+        "patches",
         "payload",
         "raw_id",
         "records",
         "refers",
         "refusals",
+        "restarts",
         "standing",
+        "unmarked",
     )
 
     def __init__(self, raw_id: bytes, handler: Handler[Any, Any], payload: bytes | None) -> None:
@@ -103,6 +106,11 @@ class Invocation:
         self.attempts = 0
         self.refusals = 0
         self.records: list[Record] = []
+        #: The changes of code that its journal says it runs with, and those of which the next record will say so.
+        self.patches: frozenset[str] = frozenset()
+        self.unmarked: tuple[str, ...] = ()
+        #: How often it was begun again from an earlier command.
+        self.restarts = 0
         #: Digests of the large values that its records refer to, which are kept for as long as it is open.
         self.refers: set[bytes] | None = None
         self.standing: Standing | None = None

@@ -16,7 +16,20 @@ from ..journal.history import first_arguments
 from ..journal.lane_reading import LaneContents, OpenInvocation, ask, read_invocations, read_lane
 from ..journal.outcomes import IdempotencyEntry
 from ..journal.recall import DAY_MS
-from ..journal.records import Accepted, Completed, Failed, Paused, PauseReason, Record, Released, Scheduled
+from ..journal.records import (
+    Accepted,
+    Completed,
+    Failed,
+    PatchMarked,
+    Paused,
+    PauseReason,
+    Record,
+    Released,
+    Restarted,
+    Resumed,
+    Scheduled,
+)
+from ..journal.restarting import version_of
 from ..journal.snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words
 from ..journal.transitions import IllegalTransition, Standing, Status, replay
 from .context import commands_of
@@ -27,12 +40,14 @@ from .lane import Lane
 from .large_values import found_in
 from .partition import FirstArguments, Partition, Phase
 from .scheduling import release
-from .versions import why_no_version
+from .versions import stand_in, why_no_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..journal.store import Store
+    from ..objects.handler import Handler
+    from ..objects.virtual_object import VirtualObject
     from .errands import Errands
     from .timers import Timers
 
@@ -187,7 +202,7 @@ class Loading:
         if lane.is_outdated and lane.state_version > lane.partition.virtual_object.state_version:
             return
         reason = "this worker has the code that it needs"
-        lane.commit(resumption(lane, invocation, BY_ITSELF, reason, is_aside=False, running=None))
+        lane.commit(resumption(lane, invocation, Resumed(BY_ITSELF, reason), is_aside=False, running=None))
         invocation.attempts = 0
         invocation.hold = None
 
@@ -257,30 +272,26 @@ class Loading:
     def _revive(self, lane: Lane, found: OpenInvocation, extras: _Extras) -> Invocation:
         """Bring an invocation back that an owner before had accepted, and park it where this code can't run it."""
         invocation = self._revived(lane, found, extras)
-        self._park_without_handler(lane, invocation, found.records[0] if found.records else None)
+        self._park_without_handler(lane, invocation)
         return invocation
 
-    def _park_without_handler(self, lane: Lane, invocation: Invocation, accepted: Record | None) -> None:
-        if not isinstance(accepted, Accepted):
+    def _park_without_handler(self, lane: Lane, invocation: Invocation) -> None:
+        if cast("object", invocation.handler) is None:
             if invocation.hold is not Hold.PAUSED:
                 why = "the record of its acceptance can't be read"
                 self._park(lane, invocation, PauseReason.UNDECODABLE, why)
-            return
-        if cast("object", invocation.handler) is not None:
-            return
-        invocation.needs = why_no_version(lane.partition.virtual_object, accepted.handler, accepted.version)
-        # One that waits is parked when it would go on: what it waits for is recorded, whoever owns it then.
-        if invocation.hold is None or invocation.hold is Hold.RETRYING:
+        elif invocation.needs is not None and (invocation.hold is None or invocation.hold is Hold.RETRYING):
+            # One that waits is parked when it would go on: what it waits for is recorded, whoever owns it then.
             self._park(lane, invocation, PauseReason.NEEDS_VERSION, invocation.needs)
 
     def _revived(self, lane: Lane, found: OpenInvocation, extras: _Extras) -> Invocation:
         partition = lane.partition
         accepted = found.records[0] if found.records else None
         is_readable = isinstance(accepted, Accepted)
-        found_version = partition.virtual_object.version_of
-        handler = found_version(accepted.handler, accepted.version) if is_readable else None
+        handler, needs = _handler_of(partition.virtual_object, found.records)
         invocation = Invocation(found.raw_id, handler, accepted.input if is_readable else None)  # pyright: ignore[reportArgumentType], one without a handler is held for ever
         invocation.lane = lane
+        invocation.needs = needs
         invocation.accepted = True
         invocation.client = accepted.client if is_readable else None
         invocation.caller = accepted.caller if is_readable else None
@@ -302,6 +313,9 @@ class Loading:
         invocation.accepted = True
         invocation.standing = standing
         invocation.records = commands_of(found.records)
+        invocation.patches = frozenset(each.name for each in found.records if isinstance(each, PatchMarked))
+        invocation.unmarked = ()
+        invocation.restarts = sum(isinstance(each, Restarted) for each in found.records)
         invocation.refers = digests_in_records(found.records) or None
         invocation.attempts = 0 if standing is None else standing.attempts
         invocation.dues = None if standing is None else dues_of(standing, found.records, found.written_ms)
@@ -398,7 +412,7 @@ class Loading:
         extras = _Extras({}, extras.claims)
         invocation = self._revived(lane, replace(found, records=[*found.records, Released()]), extras)
         release(lane, accepted, invocation)
-        self._park_without_handler(lane, invocation, accepted)
+        self._park_without_handler(lane, invocation)
 
     def find_arguments(
         self,
@@ -455,5 +469,19 @@ def _is_parked(found: OpenInvocation, key_text: str) -> bool:
 def _lacked_its_code(invocation: Invocation) -> bool:
     """Return whether an invocation was parked only because a worker's code lacked what ours has."""
     paused = None if invocation.standing is None else invocation.standing.paused
-    has_handler = cast("object", invocation.handler) is not None
-    return has_handler and paused is not None and paused.reason is PauseReason.NEEDS_VERSION
+    return invocation.needs is None and paused is not None and paused.reason is PauseReason.NEEDS_VERSION
+
+
+def _handler_of(
+    virtual_object: VirtualObject, records: Sequence[Record]
+) -> tuple[Handler[Any, Any] | None, str | None]:
+    """Return the handler of an invocation, None where its acceptance can't be read, and what our code lacks of it."""
+    accepted = records[0] if records else None
+    if not isinstance(accepted, Accepted):
+        return None, None
+    version = version_of(accepted, records)
+    handler = virtual_object.version_of(accepted.handler, version)
+    if handler is not None:
+        return handler, None
+    needs = why_no_version(virtual_object, accepted.handler, version)
+    return stand_in(virtual_object, accepted.handler, version), needs

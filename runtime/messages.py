@@ -87,7 +87,7 @@ class Messages:
             await self._steps.may_begin(ctx, lane, invocation)
             space = await self._space(order)
             index = ctx.take_index()
-            raw_id = child_id(invocation.raw_id, index)
+            raw_id = child_id(invocation.raw_id, index, invocation.restarts)
             fact = MessageSent(
                 index, space.type_name, space.number, order.key_text, order.handler_name, raw_id, delay_ms,
                 *ctx.carried(),
@@ -134,7 +134,7 @@ class Messages:
     async def _begin_call(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, order: Order) -> CallStarted:
         space = await self._space(order)
         index = ctx.take_index()
-        raw_id = child_id(invocation.raw_id, index)
+        raw_id = child_id(invocation.raw_id, index, invocation.restarts)
         own = lane.partition.space
         fact = CallStarted(
             index, space.type_name, space.number, order.key_text, order.handler_name, raw_id, *ctx.carried()

@@ -27,7 +27,7 @@ from ..journal.command_records import (
 from ..journal.errors import Fenced, MessageLost, Suspended
 from ..journal.inbox import leaves_no_trace
 from ..journal.key import format_id
-from ..journal.messages import Reply
+from ..journal.messages import Reply, reply_id
 from ..journal.outbox import read_messages
 from ..journal.outcomes import encode_outcome
 from ..journal.place import sort_key
@@ -190,8 +190,9 @@ class Waits:
         if partition.phase is Phase.LOST:
             return
         invocation = partition.open.get(reply.invocation)
-        if invocation is None or not _awaits_reply(invocation, reply.index):
-            # A second copy, or the caller has ended otherwise.
+        call = None if invocation is None else _awaited(invocation, reply.index)
+        if invocation is None or call is None or request.invocation != reply_id(call.invocation):
+            # A second copy, the caller has ended otherwise, or was begun again and has called anew.
             _note_taken(partition, request.invocation)
             partition.settle_entry(entry)
             return
@@ -323,8 +324,14 @@ def _end_of(invocation: Invocation, index: Place) -> CallCompleted | TimerFired 
 
 
 def _awaits_reply(invocation: Invocation, index: Place) -> bool:
+    return _awaited(invocation, index) is not None
+
+
+def _awaited(invocation: Invocation, index: Place) -> CallStarted | None:
+    """Return the call at a place whose reply an invocation waits for, if it does."""
     standing = invocation.standing
-    return standing is not None and not invocation.ended and isinstance(standing.wait_at(index), CallStarted)
+    wait = None if standing is None or invocation.ended else standing.wait_at(index)
+    return wait if isinstance(wait, CallStarted) else None
 
 
 def _open_calls(invocation: Invocation, target: PartitionSpace) -> list[CallStarted]:

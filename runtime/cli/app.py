@@ -274,6 +274,35 @@ def resume(
 
 
 @app.command()
+def restart(
+    invocation: InvocationText,
+    *,
+    keep: Annotated[
+        int, typer.Option("--keep", metavar="N", min=0, help="How many commands stay, as `describe` counts them.")
+    ],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it goes into the record.")],
+    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides it; it goes into the record.")],
+    handler_version: Annotated[
+        int | None,
+        typer.Option("--version", metavar="N", min=1, help="The version of its handler; without it, the one it has."),
+    ] = None,
+    timeout: TimeoutSeconds = None,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Let a paused invocation go on from an earlier step.
+
+    What stays keeps its results, ids and random numbers. What comes behind it is done anew: steps run again, other
+    objects are called again. What was written to the state stays written.
+    """
+    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    how = calls.Restart(keep, handler_version, reason, by)
+    shell.run(partial(calls.restart, shell, invocation, how, timeout=timeout))
+
+
+@app.command()
 def doctor(
     *,
     repair: Annotated[

@@ -1,10 +1,11 @@
-"""`call`, `send`, `attach`, `resume`: what the shell asks of objects."""
+"""`call`, `send`, `attach`, `resume`, `restart`: what the shell asks of objects."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -94,6 +95,31 @@ async def resume(shell: Shell, invocation_id: str, *, reason: str, by: str, time
         write_json({"resumed": invocation_id})
     else:
         write_line(f"{invocation_id} goes on")
+    return ExitCode.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """How an invocation is begun again: how much stays, in which version, why, and who decides it."""
+
+    keep: int
+    version: int | None
+    reason: str
+    by: str
+
+
+async def restart(shell: Shell, invocation_id: str, how: Restart, *, timeout: float | None) -> ExitCode:
+    """Let a parked invocation go on from an earlier command."""
+    if not how.reason.strip() or not how.by.strip():
+        raise WrongUse("--reason and --by go into the record: say why, and who decides it")
+    async with Client(shell.store_url(), namespace=shell.namespace) as client:
+        await client.restart(
+            invocation_id, keep=how.keep, reason=how.reason, by=how.by, version=how.version, timeout=timeout
+        )
+    if shell.is_json:
+        write_json({"restarted": invocation_id, "kept": how.keep})
+    else:
+        write_line(f"{invocation_id} goes on from command {how.keep}")
     return ExitCode.DONE
 
 

@@ -126,6 +126,7 @@ RECORDS: dict[str, Record] = {
     "compensation_skipped": CompensationSkipped(8, "undo reserve", "ada", "done by hand"),
     "patch_marked": PatchMarked("new terms"),
     "restarted": Restarted(3, "ada", "repaired"),
+    "restarted_in_a_version": Restarted(0, "ada", "version 1 is gone", 2),
     "paused_too_many_records": Paused(PauseReason.TOO_MANY_RECORDS, "it has 10,000 records"),
     "paused_needs_version": Paused(PauseReason.NEEDS_VERSION, "needs version 1 of handler 'refund'"),
     "paused_migration_failed": Paused(PauseReason.MIGRATION_FAILED, "migrate raised KeyError: 'name'", BARE_FAILURE),

@@ -1,0 +1,46 @@
+"""How a parked invocation goes on: from where it stands, or again from an earlier command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..journal.records import Restarted, Resumed
+from ..journal.requests import RestartOrder, ResumeOrder
+from ..journal.restarting import kept
+from .versions import why_no_version
+
+if TYPE_CHECKING:
+    from .invocation import Invocation
+
+Order: TypeAlias = ResumeOrder | RestartOrder
+
+
+def why_it_can_not(invocation: Invocation, order: Order) -> str | None:
+    """Return why a parked invocation can't go on as it is asked for, None when it can."""
+    virtual_object, standing = invocation.lane.partition.virtual_object, invocation.standing
+    version = order.version if isinstance(order, RestartOrder) else None
+    if version is None and invocation.needs is not None:
+        return f"it {invocation.needs}: deploy it again, or restart it with another version"
+    if not isinstance(order, RestartOrder) or standing is None:
+        return None
+    name = invocation.handler.name
+    if version is not None and virtual_object.version_of(name, version) is None:
+        return f"it {why_no_version(virtual_object, name, version)}"
+    if order.kept > standing.steps:
+        return f"it has {standing.steps} commands that are done, so {order.kept} can't be kept"
+    if standing.extras.compensation is not None:
+        return "what it did is being undone, so there is nothing to begin again"
+    return None
+
+
+def go_on(invocation: Invocation, order: Order) -> Resumed | Restarted:
+    """Return the record with which an invocation goes on, and have what is in memory of it agree with that."""
+    if isinstance(order, ResumeOrder):
+        return Resumed(order.by, order.reason)
+    if order.version is not None:
+        find = invocation.lane.partition.virtual_object.find
+        invocation.handler, invocation.needs = find(invocation.handler.name, order.version), None
+    invocation.records = kept(invocation.records, order.kept)
+    invocation.restarts += 1
+    invocation.due_ms = 0
+    return Restarted(order.kept, order.by, order.reason, order.version)
