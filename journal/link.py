@@ -110,11 +110,23 @@ class Link:
         self._flush_is_due = False
         self._up_waiters: list[asyncio.Future[None]] = []
         self.last_error: Exception | None = None
+        self._is_severed = False
 
     @property
     def is_up(self) -> bool:
         """Whether commands can be sent now."""
         return self._connection is not None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every command that was submitted has been answered."""
+        return not self._waiting
+
+    def sever(self) -> None:
+        """Send nothing any more, not even what was submitted in this turn, as if the process had been killed."""
+        self._is_severed = True
+        self._connection = None
+        self._outgoing = []
 
     def submit(self, args: tuple[Any, ...], done: Done) -> None:
         """Send a command; its reply or exception is handed to `done`, which must not raise.
@@ -179,7 +191,7 @@ class Link:
         """Keep the link connected until cancelled."""
         delay = RECONNECT_FIRST_SECONDS
         try:
-            while True:
+            while not self._is_severed:
                 connection = await self._connect()
                 if connection is not None:
                     delay = RECONNECT_FIRST_SECONDS

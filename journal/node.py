@@ -110,6 +110,16 @@ class Node:
         """Have the connection of durable calls made."""
         self._sends_wanted.set()
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every command that was submitted has been answered."""
+        return self.calls.is_quiet and self.commits.is_quiet and self.sends.is_quiet
+
+    def sever(self) -> None:
+        """Send nothing to it any more, as if the process had been killed."""
+        for link in (self.calls, self.commits, self.sends):
+            link.sever()
+
     def close(self) -> None:
         """End `run`; what was on its way gets `LinkLost`."""
         self._is_closed = True

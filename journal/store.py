@@ -86,6 +86,7 @@ class Store:
         self.blob_cache = BlobCache()
         self.answer_timeout_seconds = answer_timeout_seconds
         self.replicas = replicas
+        self.is_severed = False
         self.topology = self._topology(memory_limit_ratio)
         #: Sends one command to the server that has its key, and hands the reply to a function that must not raise.
         self.submit = self.topology.submit
@@ -162,6 +163,17 @@ class Store:
     def nodes(self) -> Sequence[Node]:
         """The servers that take writes: the only one, or each primary of a cluster."""
         return self.topology.nodes
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every command that was submitted has been answered."""
+        return all(node.is_quiet for node in self.nodes)
+
+    def sever(self) -> None:
+        """Send nothing any more, as if the process had been killed; for tests."""
+        self.is_severed = True
+        for node in self.nodes:
+            node.sever()
 
     @property
     def committer(self) -> Committer:

@@ -42,8 +42,14 @@ class Settings(BaseSettings):
     )
     resident_lanes: Count = Field(100_000, description="Objects that one worker keeps in memory while they are idle.")
     drain_limit_seconds: Seconds = Field(30.0, description="How long a stopping worker waits for running work.")
-    waiting_residency_seconds: Seconds = Field(
-        30.0, description="How long a handler that waits stays in memory; after that it is replayed."
+    waiting_residency_seconds: float = Field(
+        30.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="How long a handler that waits stays in memory; after that it is replayed.",
+    )
+    waiting_resident_max: Count = Field(
+        10_000, description="Handlers that wait in memory at a time; beyond that the longest waiting go first."
     )
     stuck_after_seconds: Seconds = Field(
         30.0, description="After so long without a turn of the event loop the lease goes."

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -26,6 +26,7 @@ from ..journal.records import Completed, Failed, Paused
 from ..journal.requests import Answer, announced_invocation
 from ..journal.store import Store
 from ..journal.subscription import Listening
+from .idle import unheard
 from .wheel import Wheel
 
 logger = logging.getLogger("keylane.client")
@@ -86,11 +87,18 @@ class Answers:
         self._used_channels: set[bytes] = set()
         self._is_broom_set = False
         self._is_closed = False
+        #: Called whenever a wait begins; must not raise.
+        self.on_wait: Callable[[], None] = unheard
 
     @property
     def waiting(self) -> int:
         """How many invocations are waited for."""
         return len(self._watches)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the end of anything is waited for."""
+        return any(watch.futures for watch in self._watches.values())
 
     def close(self) -> None:
         """Give up all waits and timers."""
@@ -165,6 +173,7 @@ class Answers:
             watch = self._watches[raw_id] = Watch(space, raw_id)
             watch.slot = self._looks.add(watch, FIRST_LOOK_SECONDS)
             self._use(space.answer_channel)
+            self.on_wait()
         return watch
 
     def _use(self, channel: bytes) -> None:

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from .idle import unheard
+
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
@@ -25,7 +27,15 @@ class Errands:
     def __init__(self) -> None:
         self._waiting: deque[Errand] = deque()
         self._idle: list[asyncio.Future[None]] = []
+        self._under_way = 0
         self._tasks: TaskGroup
+        #: Called whenever an errand has ended; must not raise.
+        self.on_rest: Callable[[], None] = unheard
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is under way or waits for a runner."""
+        return not self._waiting and not self._under_way
 
     def add(self, errand: Errand) -> None:
         """Have an errand run soon; what it raises is logged."""
@@ -41,7 +51,8 @@ class Errands:
 
     def begin(self, errand: Errand) -> None:
         """Run an errand that may have to wait for long in a task of its own: others must not wait behind it."""
-        self._tasks.start_soon(self._do, errand)
+        self._under_way += 1
+        self._tasks.start_soon(self._do_begun, errand)
 
     def start(self, tasks: TaskGroup) -> None:
         """Start the runners."""
@@ -52,10 +63,18 @@ class Errands:
     async def _run(self) -> None:
         while True:
             while self._waiting:
-                await self._do(self._waiting.popleft())
+                self._under_way += 1
+                await self._do_begun(self._waiting.popleft())
             idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(idle)
             await idle
+
+    async def _do_begun(self, errand: Errand) -> None:
+        try:
+            await self._do(errand)
+        finally:
+            self._under_way -= 1
+            self.on_rest()
 
     @staticmethod
     async def _do(errand: Errand) -> None:

@@ -13,6 +13,7 @@ from ..journal.inbox import START, comparable, read_after
 from ..journal.lane_reading import ask
 from ..journal.requests import Request
 from ..journal.store import store_error
+from .idle import unheard
 from .loading import IN_HAND_MAX
 from .partition import Partition, Phase
 
@@ -53,6 +54,13 @@ class InboxReader:
         self._reading: dict[Partition, bool] = {}
         self._idle: asyncio.Future[None] | None = None
         self.subscription: Listening
+        #: Called whenever something was taken in; must not raise.
+        self.on_rest: Callable[[], None] = unheard
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is being read, and nothing has hinted that there is something to read."""
+        return not self._dirty and not self._reading
 
     def attend(self, partition: Partition) -> None:
         """Listen to the hints of a partition."""
@@ -77,6 +85,14 @@ class InboxReader:
         """Read all inboxes: hints may have been missed."""
         for partition in self._partitions():
             self._note(partition)
+
+    def read_now(self) -> bool:
+        """Begin to read all inboxes in this turn of the loop; return whether none was being read already."""
+        partitions = self._partitions()
+        ready = [partition for partition in partitions if partition not in self._reading]
+        for partition in ready:
+            self._begin(partition)
+        return len(ready) == len(partitions)
 
     def _note(self, partition: Partition) -> None:
         self._dirty[partition] = None
@@ -126,6 +142,8 @@ class InboxReader:
             partition.inbox.ahead.clear()
         if is_hinted_at or len(reply) == count:
             self._note(partition)
+        if reply:
+            self.on_rest()
 
     async def _read_apart(self, partition: Partition) -> None:
         """Read an inbox of which entries were left where they are, for want of memory."""

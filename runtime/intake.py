@@ -262,9 +262,9 @@ class Intake:
         if len(payload) == REFERENCE_BYTES and is_reference(payload):
             raise InvalidInput("argument", "its extension type is reserved")
 
-    def accept_late_ones(self) -> None:
+    def accept_late_ones(self, after_seconds: float = ACCEPT_AFTER_SECONDS) -> None:
         """Commit the acceptance of invocations that take longer than a moment."""
-        limit = time.monotonic() - ACCEPT_AFTER_SECONDS
+        limit = time.monotonic() - after_seconds
         unaccepted = self._unaccepted
         undecided: list[Invocation] = []
         while unaccepted:

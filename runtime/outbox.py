@@ -57,6 +57,13 @@ class Outbox:
         self._ready: dict[Route, None] = {}
         self._idle: asyncio.Future[None] | None = None
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether everything has arrived, as far as is known."""
+        return not self._ready and not any(
+            route.is_busy or route.has_more for routes in self._routes.values() for route in routes.values()
+        )
+
     async def attend(self, partition: Partition) -> None:
         """Take over a partition's outboxes from the tenure before; to be done before anything is written.
 

@@ -78,6 +78,12 @@ class Presence:
         os.close(self._descriptor)
         self._descriptor = None
 
+    def abandon(self) -> None:
+        """Let go of the file as a process does that is killed: it stays behind, and proves that its owner is dead."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
     def same_machine_dead(self, machine: str, worker: str) -> bool:
         """Return whether a worker is known to be dead: it ran here, and its lock is free.
 

@@ -29,6 +29,7 @@ from .blocking_context import BlockingReadingContext
 from .bounds import check_unpacked
 from .endings import answer
 from .failures import failure_of, refused
+from .idle import unheard
 from .migrations import migrated
 from .own_context import in_own_context
 from .partition import Partition, Phase
@@ -67,6 +68,15 @@ class Reads:
         self._payload_limit_bytes = payload_limit_bytes
         self._limiter = limiter
         self.slots: Slots[Serving]
+        #: How many shared handlers run now.
+        self.running = 0
+        #: Called whenever one of them has ended; must not raise.
+        self.on_rest: Callable[[], None] = unheard
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no shared handler runs."""
+        return not self.running
 
     async def run(
         self, partition: Partition | None, space: PartitionSpace, handler: Handler[Any, Any], key_text: str,
@@ -78,6 +88,17 @@ class Reads:
             InvalidInput: The argument does not fit.
             StoreError: The state can't be read.
         """
+        self.running += 1
+        try:
+            return await self._run(partition, space, handler, key_text, payload, raw_id)
+        finally:
+            self.running -= 1
+            self.on_rest()
+
+    async def _run(
+        self, partition: Partition | None, space: PartitionSpace, handler: Handler[Any, Any], key_text: str,
+        payload: bytes | None, raw_id: bytes,
+    ) -> Any:  # fmt: skip
         is_ours = partition is not None and partition.phase is not Phase.LOST
         value = await self._run_on(partition, space, handler, key_text, payload, raw_id)
         if is_ours and partition is not None and partition.phase is Phase.LOST:

@@ -58,6 +58,7 @@ class Retention:
         self._store = store
         self._partitions = partitions
         self._sweep_seconds = sweep_seconds
+        self._sweeping = asyncio.Lock()
 
     async def run(self) -> None:
         """Look for what is due, until cancelled."""
@@ -71,14 +72,15 @@ class Retention:
                 logger.exception("histories can't be shrunk now")
 
     async def sweep(self) -> None:
-        """Shrink what is due, page by page, until nothing is."""
-        while True:
-            partitions = [each for each in self._partitions() if _is_due(each)]
-            if not partitions:
-                return
-            answers = await read_all_due(self._store, [each.space for each in partitions], PAGE, histories=True)
-            for partition, due in zip(partitions, answers, strict=True):
-                await self._turn(partition, due)
+        """Shrink what is due, page by page, until nothing is; of two who ask for it, the second one waits."""
+        async with self._sweeping:
+            while partitions := [each for each in self._partitions() if _is_due(each)]:
+                await self._sweep(partitions)
+
+    async def _sweep(self, partitions: list[Partition]) -> None:
+        answers = await read_all_due(self._store, [each.space for each in partitions], PAGE, histories=True)
+        for partition, due in zip(partitions, answers, strict=True):
+            await self._turn(partition, due)
 
     async def _turn(self, partition: Partition, due: Due | KeylaneError) -> None:
         if isinstance(due, KeylaneError):

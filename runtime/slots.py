@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from .idle import unheard
 from .turns import Turns
 
 if TYPE_CHECKING:
@@ -53,6 +54,13 @@ class Slots(Generic[Work]):
         self._lent = 0
         #: What may still be begun in this turn of the loop; while it is nothing, slots rest though there is work.
         self._allowed = BEGUN_AT_ONCE
+        #: Called whenever a slot has nothing more to do or lends its place; must not raise.
+        self.on_rest: Callable[[], None] = unheard
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing runs or is ready: each slot is idle, or waits in a handler that has lent its place."""
+        return not self._ready and self._slots == self._lent + len(self._idle)
 
     @property
     def waiting(self) -> int:
@@ -127,6 +135,7 @@ class Slots(Generic[Work]):
                 work = None
         finally:
             self._slots -= 1
+            self.on_rest()
 
     async def _take(self, work: Work) -> None:
         """Do a piece of work; what it raises against its word must not cost the slot, nor the worker with it."""
@@ -144,6 +153,7 @@ class Slots(Generic[Work]):
             return self._ready.take()
         idle: asyncio.Future[Work] = asyncio.get_running_loop().create_future()
         self._idle.append(idle)
+        self.on_rest()
         try:
             return await idle
         except BaseException:
@@ -157,6 +167,7 @@ class Slots(Generic[Work]):
         """Give this slot's place to another one while the handler waits."""
         self._lent += 1
         self._grow()
+        self.on_rest()
         try:
             yield
         finally:

@@ -38,7 +38,7 @@ from .failures import refused
 from .forcing import forced
 from .invocation import Hold, Invocation
 from .partition import OwnershipLost, Partition, Phase
-from .wheel import Wheel
+from .residents import Residents
 
 if TYPE_CHECKING:
     from ..journal.keyspace import PartitionSpace
@@ -62,14 +62,14 @@ class Waits:
     Args:
         timers: Asks what is due.
         residency_seconds: How long a handler that waits stays in memory.
+        resident_max: How many do; beyond that, those go first that have waited longest.
     """
 
-    def __init__(self, timers: Timers, residency_seconds: float) -> None:
+    def __init__(self, timers: Timers, residency_seconds: float, resident_max: int) -> None:
         self._timers = timers
-        self._residency_seconds = residency_seconds
-        self._residents: Wheel[Invocation] = Wheel(let_go)
-        #: Whether each wait suspends its handler at once; for tests.
-        self.is_never_resident = forced() == "suspend"
+        self._residents = Residents(let_go, residency_seconds, resident_max)
+        #: Whether each wait suspends its handler at once.
+        self.is_never_resident = residency_seconds == 0 or forced() == "suspend"
         #: Asked what takes the registration of a wait away that is withdrawn.
         self.on_withdrawn: list[Callable[[Lane, Invocation, OpenWait], list[Operation]]] = []
         self.slots: Slots[Lane]
@@ -91,8 +91,9 @@ class Waits:
             found = _end_of(invocation, index)
             if found is not None:
                 return found
-            if invocation.handler.is_blocking and invocation.standing is not None:
-                # A thread is too dear to be held for as long as others take.
+            is_dear = invocation.handler.is_blocking or self.is_never_resident
+            if is_dear and invocation.standing is not None:
+                # A thread, for one, is too dear to be held for as long as others take.
                 invocation.hold = Hold.WAITING
                 raise ctx.end(Suspended())
             await self._wait(ctx, lane, invocation)
@@ -119,11 +120,11 @@ class Waits:
 
     def enter(self, invocation: Invocation) -> int:
         """Have a handler that waits leave memory after a while; returns what `leave` wants to know."""
-        return self._residents.add(invocation, self._residency_seconds)
+        return self._residents.enter(invocation)
 
     def leave(self, invocation: Invocation, place: int) -> None:
         """Take note that a handler goes on, or has left memory."""
-        self._residents.discard(invocation, place)
+        self._residents.leave(invocation, place)
 
     def ask_in(self, partition: Partition, delay_ms: int) -> None:
         """Ask in a while what is due in a partition."""

@@ -24,6 +24,7 @@ from .doors import Doors
 from .endings import refuse
 from .errands import Errands
 from .execution import Execution
+from .idle import Idle, Parts
 from .inbox_reader import InboxReader
 from .intake import CALLS_PER_SLOT, Intake
 from .lane import Lane
@@ -89,7 +90,7 @@ class Worker:
         read_limiter = anyio.CapacityLimiter(settings.blocking_threads)
         self._errands = Errands()
         self._timers = Timers(store)
-        self._waits = Waits(self._timers, settings.waiting_residency_seconds)
+        self._waits = Waits(self._timers, settings.waiting_residency_seconds, settings.waiting_resident_max)
         # What a receiver's store may lose after it has confirmed it is kept for as long as a loss may reach back.
         keep_ms = int(settings.doubt_seconds * 1000) if restart_may_lose else 0
         self._outbox = Outbox(store, self.lost_messages, keep_ms)
@@ -130,11 +131,19 @@ class Worker:
         self._intake.probes = self._probes
         self.doors = Doors(app, settings, self._ownership, self._intake, self._reads)
         self._slots: Slots[Lane]
+        #: Tells, in tests, when nothing happens before time passes.
+        self.idle: Idle
+        self.is_dead = False
 
     @property
     def identity(self) -> str:
         """This worker's name, new at each process start."""
         return self._presence.worker
+
+    @property
+    def store(self) -> Store:
+        """The store that it works on."""
+        return self._store
 
     @property
     def partitions(self) -> list[Partition]:
@@ -173,6 +182,14 @@ class Worker:
         )
         self._reads.slots = Slots[Serving](READ_SLOTS, self._reads.serve_now, _asker_of, tasks)
         self._validating.slots = Slots[Validation](VALIDATOR_SLOTS, self._validating.turn, _sender_of, tasks)
+        self.idle = Idle(
+            self._store,
+            Parts(
+                (self._slots, self._reads.slots, self._validating.slots, self._reads, self._errands),
+                self._inboxes, self._outbox, self._timers, self._partitions, self._sweep_partitions,
+                partial(self._intake.accept_late_ones, 0.0),
+            ),
+        )  # fmt: skip
         subscription = self._store.new_subscription(
             on_message=self._inboxes.hinted, on_gap=self._inboxes.look_everywhere
         )
@@ -197,8 +214,21 @@ class Worker:
     ) -> None:
         """Hand everything over and stop."""
         with anyio.CancelScope(shield=True):
-            await self._ownership.drain()
+            if not self.is_dead:
+                await self._ownership.drain()
         await self._stack.aclose()
+
+    def die(self) -> None:
+        """Stop as if the process had been killed: nothing more is sent, and what runs can't go on; for tests.
+
+        What is left of it is closed without handing anything over.
+        """
+        self.is_dead = True
+        self._store.sever()
+        for partition in self.partitions:
+            partition.lose()
+        self._presence.abandon()
+        self.idle.rested()
 
     def ready(self, lane: Lane) -> None:
         """Give a lane to a slot, if it has something to run and none has it yet."""
@@ -259,6 +289,24 @@ class Worker:
     async def look_for_due(self) -> None:
         """Ask the store now what time it is in each partition and what is due by it, as the sweep does each second."""
         await self._timers.ask(self._ownership.partitions)
+
+    def why_busy(self) -> str:
+        """Return what runs now, in words."""
+        running = [
+            f"{lane.partition.space.type_name}.{lane.running.handler.name} at {lane.key_text}"
+            for partition in self.partitions
+            for lane in partition.lanes.values()
+            if lane.running is not None
+        ]
+        return f"{', '.join(running)} run" if running else "something is on its way, or due again and again"
+
+    async def shrink_histories(self) -> None:
+        """Shrink now what has been idle for the retention, as is done with each sweep.
+
+        Raises:
+            StoreUnavailable: The store is away.
+        """
+        await self._retention.sweep()
 
     def lost(self, partition: Partition) -> None:
         """Take note that a tenure ended."""
@@ -336,21 +384,24 @@ class Worker:
             self._inboxes.look_everywhere()
             self._residency.sweep()
             self._probes.sweep()
-            for partition in self._ownership.partitions:
-                if partition.writer.lost is not None:
-                    # Lanes find out by themselves; commits that belong to none have nobody else to tell.
-                    partition.lose()
-                    continue
-                if not partition.is_on_its_server():
-                    partition.lose()
-                    continue
-                partition.memory = self._store.memory_of(partition.space)
-                partition.forget_ended()
-                partition.read_again()
-                self._timers.sweep(partition)
-                again, partition.recall_again = partition.recall_again, []
-                for ask_again in again:
-                    ask_again()
+            self._sweep_partitions()
+
+    def _sweep_partitions(self) -> None:
+        for partition in self._ownership.partitions:
+            if partition.writer.lost is not None:
+                # Lanes find out by themselves; commits that belong to none have nobody else to tell.
+                partition.lose()
+                continue
+            if not partition.is_on_its_server():
+                partition.lose()
+                continue
+            partition.memory = self._store.memory_of(partition.space)
+            partition.forget_ended()
+            partition.read_again()
+            self._timers.sweep(partition)
+            again, partition.recall_again = partition.recall_again, []
+            for ask_again in again:
+                ask_again()
 
 
 def _tenant_of(lane: Lane) -> str:

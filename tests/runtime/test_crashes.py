@@ -1,0 +1,125 @@
+"""The public crash kit: a scenario is run with the worker killed at every call of the store, and taken over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from keylane import ObjectContext, TerminalError, VirtualObject
+from keylane.testing import CrashPoint, Harness, crashes
+
+pytestmark = pytest.mark.anyio
+
+ledger: Counter[str] = Counter()
+order = VirtualObject("Order", owner="tests", state={"paid": int})
+customer = VirtualObject("Customer", owner="tests", state={"mails": int})
+careless = VirtualObject("Careless", owner="tests")
+
+
+@order.handler
+async def pay(ctx: ObjectContext, amount: int) -> int:
+    """Two steps with a wait and a call between them, and state that is written on the way."""
+    await ctx.run("charge", charge, amount)
+    ctx.set("paid", await ctx.get("paid", int, 0) + amount)
+    await ctx.sleep(timedelta(days=30))
+    mails = await ctx.call(tell, str(ctx.key))
+    await ctx.run("note", note)
+    return mails
+
+
+@customer.handler
+async def tell(ctx: ObjectContext) -> int:
+    mails = await ctx.get("mails", int, 0) + 1
+    ctx.set("mails", mails)
+    return mails
+
+
+@careless.handler
+async def pay_without_a_step(ctx: ObjectContext, amount: int) -> None:
+    charge(amount)
+    await ctx.run("note", note)
+
+
+@careless.handler
+async def refuse(ctx: ObjectContext) -> None:
+    await ctx.run("note", note)
+    raise TerminalError("no")
+
+
+def charge(amount: int) -> None:
+    ledger["charge"] += amount
+
+
+def note() -> None:
+    ledger["note"] += 1
+
+
+async def scenario(h: Harness) -> tuple[int, dict[str, int]]:
+    ledger.clear()
+    mails = await h.call(pay, "acme/o-1", 10)
+    return mails, dict(ledger)
+
+
+async def test_whatever_dies_each_answer_comes_once_and_a_step_runs_again_only_when_its_record_is_missing(
+    store_url: str,
+) -> None:
+    """Messages and state are exactly once; a step is at least once, and again only before its record is written."""
+    points: list[CrashPoint] = []
+    repeated: list[CrashPoint] = []
+    async for crash in crashes([order, customer], scenario, store=store_url):
+        mails, done = crash.result()
+        assert mails == 1
+        assert set(done) == {"charge", "note"}
+        if crash.point is None:
+            assert done == {"charge": 10, "note": 1}
+            continue
+        points.append(crash.point)
+        if done != {"charge": 10, "note": 1}:
+            assert done in ({"charge": 20, "note": 1}, {"charge": 10, "note": 2})
+            repeated.append(crash.point)
+
+    # Acceptance, two steps, a timer and its end, a call, its reply and the end, and the messages between the two.
+    assert len([point for point in points if point.moment == "before"]) >= 10
+    assert len([point for point in points if point.moment == "after"]) >= 10
+    assert {point.call.split()[0] for point in points} == {"commit", "deliver"}
+    # Both steps were caught between their doing and their record; once the record is there, they are never done again.
+    assert [point.moment for point in repeated] == ["before", "before"]
+
+
+async def test_what_a_handler_does_outside_of_steps_is_seen_to_happen_again(store_url: str) -> None:
+    """The kit tells a careless handler from a careful one."""
+
+    async def pay_carelessly(h: Harness) -> int:
+        ledger.clear()
+        await h.call(pay_without_a_step, "acme/c-1", 10)
+        return ledger["charge"]
+
+    charged = [crash.result() async for crash in crashes(careless, pay_carelessly, store=store_url)]
+
+    assert charged[0] == 10
+    assert 20 in charged
+
+
+async def test_what_a_scenario_raises_is_handed_over_with_the_place_of_the_crash(store_url: str) -> None:
+    """For the test to decide whether it may."""
+
+    async def be_refused(h: Harness) -> None:
+        await h.call(refuse, "acme/c-1")
+
+    runs = [crash async for crash in crashes(careless, be_refused, store=store_url, moments=["before"])]
+
+    assert len(runs) > 2
+    for run in runs[1:]:
+        with pytest.raises(Exception, match="no") as raised:
+            run.result()
+        assert raised.value.__notes__ == [f"the worker was killed {run.point}"]
+
+
+async def test_a_scenario_that_calls_the_store_without_end_is_given_up(store_url: str) -> None:
+    """The kit is bounded, and says what to do."""
+    runs = crashes([order, customer], scenario, store=store_url, points_max=2)
+
+    with pytest.raises(AssertionError, match="points_max"):
+        _ = [run async for run in runs]

@@ -1,0 +1,345 @@
+"""The public test kit: time that jumps while everything waits, and never while anything runs."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import anyio
+import pytest
+
+from keylane import (
+    BlockingObjectContext,
+    CallError,
+    Handler,
+    InvocationPaused,
+    ObjectContext,
+    RetryableError,
+    RetryPolicy,
+    Settings,
+    SharedContext,
+    VirtualObject,
+)
+from keylane.journal.descriptions import What
+from keylane.journal.transitions import Status
+from keylane.testing import Force, Harness, NotSettled, harness
+
+pytestmark = pytest.mark.anyio
+
+MONTH = timedelta(days=30)
+DAY = timedelta(days=1)
+SLACK = timedelta(minutes=1)
+gates: dict[str, anyio.Event] = {}
+trail: list[str] = []
+
+order = VirtualObject("Order", owner="tests", state={"status": str})
+customer = VirtualObject("Customer", owner="tests", state={"mails": list[str]})
+
+
+@order.handler
+async def refund(ctx: ObjectContext, days: int) -> str:
+    """Steps, a wait of days, a step that is tried again hours later, a call and a message for later."""
+    ctx.set("status", await ctx.run("read order", read_order, str(ctx.key)))
+    await ctx.sleep(timedelta(days=days))
+    status = await ctx.run("ask the bank", ask_the_bank)
+    ctx.set("status", status)
+    mails = await ctx.call(tell, str(ctx.key), status)
+    await ctx.send(tell, str(ctx.key), "how was it?", delay=timedelta(days=7))
+    return f"{status} after {mails} mail"
+
+
+@customer.handler
+async def tell(ctx: ObjectContext, text: str) -> int:
+    mails = [*await ctx.get("mails", list[str], []), text]
+    ctx.set("mails", mails)
+    return len(mails)
+
+
+@customer.shared
+async def mails(ctx: SharedContext) -> list[str]:
+    return await ctx.get("mails", list[str], [])
+
+
+@order.handler
+async def nap(ctx: ObjectContext, days: float) -> float:
+    began = await ctx.time()
+    await ctx.sleep(timedelta(days=days))
+    return ((await ctx.time()) - began) / DAY
+
+
+@order.handler
+def nap_in_a_thread(ctx: BlockingObjectContext, days: float) -> float:
+    began = ctx.time()
+    ctx.sleep(timedelta(days=days))
+    return (ctx.time() - began) / DAY
+
+
+@order.handler
+async def nap_each_day(ctx: ObjectContext, days: int) -> list[float]:
+    began = await ctx.time()
+    woke: list[float] = []
+    for _ in range(days):
+        await ctx.sleep(DAY)
+        woke.append(((await ctx.time()) - began) / DAY)
+    return woke
+
+
+@order.handler
+async def wait_in_a_step(ctx: ObjectContext, name: str) -> float:
+    began = await ctx.time()
+    await ctx.run("wait", wait_for, name)
+    return ((await ctx.time()) - began) / DAY
+
+
+@order.handler(retry=RetryPolicy(first=DAY, cap=DAY, attempts=4))
+async def fail_three_times(ctx: ObjectContext) -> int:
+    trail.append("attempt")
+    if len(trail) < 4:
+        raise ValueError("not yet")
+    return len(trail)
+
+
+@order.handler(retry=RetryPolicy(first=DAY, cap=DAY, attempts=2))
+async def always_fail(ctx: ObjectContext) -> None:
+    raise ValueError("never")
+
+
+@order.handler
+async def count_attempts(ctx: ObjectContext) -> int:
+    """Count how often the handler is begun while it waits three times."""
+    trail.append("run")
+    for _ in range(3):
+        await ctx.sleep(DAY)
+    return len(trail)
+
+
+@order.handler
+async def nothing(ctx: ObjectContext) -> None:
+    pass
+
+
+def read_order(key: str) -> str:
+    return f"paid {key}"
+
+
+def ask_the_bank() -> str:
+    trail.append("asked")
+    if len(trail) < 3:
+        raise RetryableError("closed", retry_after=timedelta(hours=8))
+    return "refunded"
+
+
+async def wait_for(name: str) -> None:
+    gates.setdefault(f"{name} began", anyio.Event()).set()
+    await gates[name].wait()
+
+
+@pytest.fixture(autouse=True)
+def _afresh() -> None:
+    gates.clear()
+    trail.clear()
+
+
+@pytest.fixture
+async def h(store_url: str) -> Harness:
+    return harness([order, customer], store=store_url)
+
+
+async def test_thirty_days_of_steps_retries_calls_and_messages_pass_in_less_than_a_second() -> None:
+    """With a store and a worker of the test's own, which are started and stopped in that time."""
+    began = time.monotonic()
+    async with harness([order, customer]) as h:
+        then = h.now()
+
+        assert await h.call(refund, "acme/o-1", 30) == "refunded after 1 mail"
+        assert MONTH + timedelta(hours=16) <= h.now() - then < MONTH + timedelta(hours=16) + SLACK
+        await h.advance(timedelta(days=7))
+
+        assert await h.call(mails, "acme/o-1") == ["refunded", "how was it?"]
+    assert time.monotonic() - began < 1.0
+
+
+@pytest.mark.parametrize("force", [None, "suspend"])
+@pytest.mark.parametrize("handler", [nap, nap_in_a_thread], ids=lambda each: each.name)
+async def test_time_jumps_to_what_is_due_and_no_further(
+    store_url: str, handler: Handler[float, float], force: Force | None
+) -> None:
+    """A handler that sleeps for thirty days wakes thirty days later."""
+    async with harness([order, customer], store=store_url, force=force) as h:
+        assert await h.call(handler, "acme/o-1", 30.0) == pytest.approx(30.0, abs=0.001)
+
+
+async def test_time_stands_still_while_nobody_waits_for_an_answer(h: Harness) -> None:
+    """What was sent waits for its time, for as long as the test does other things."""
+    async with h:
+        handle = await h.send(nap, "acme/o-1", 30.0)
+        await handle.accepted(timeout=5)
+        await h.settled()
+
+        assert (await handle.describe()).status is Status.WAITING
+        assert await handle.result(timeout=5) == pytest.approx(30.0, abs=0.001)
+
+
+async def test_time_stands_still_while_a_step_runs(h: Harness) -> None:
+    """Also when another handler waits, and somebody waits for it."""
+    gates["slow"] = anyio.Event()
+    async with h, anyio.create_task_group() as tasks:
+        took: list[float] = []
+
+        async def call_slow() -> None:
+            took.append(await h.call(wait_in_a_step, "acme/o-1", "slow"))
+
+        tasks.start_soon(call_slow)
+        napping = await h.send(nap, "acme/o-2", 30.0)
+        with anyio.move_on_after(0.3):
+            await napping.result()
+        assert (await napping.describe()).status is Status.WAITING
+
+        gates["slow"].set()
+        assert await napping.result(timeout=5) == pytest.approx(30.0, abs=0.001)
+        assert took[0] < 0.1
+
+
+async def test_a_shared_handler_that_runs_keeps_the_time(store_url: str) -> None:
+    """It has no lane and no slot, and is code of the user all the same."""
+    reader = VirtualObject("Reader", owner="tests")
+    gates["read"] = anyio.Event()
+
+    @reader.shared
+    async def slow_read(ctx: SharedContext) -> None:
+        await wait_for("read")
+
+    async with harness([order, reader], store=store_url) as h, anyio.create_task_group() as tasks:
+        tasks.start_soon(h.call, slow_read, "acme/r-1")
+        napping = await h.send(nap, "acme/o-2", 30.0)
+        with anyio.move_on_after(0.3):
+            await napping.result()
+        assert (await napping.describe()).status is Status.WAITING
+
+        gates["read"].set()
+        await napping.result(timeout=5)
+
+
+async def test_awaiting_the_acceptance_of_what_queues_behind_a_wait_does_not_move_the_time(h: Harness) -> None:
+    """The owner's verdict needs no time to pass."""
+    async with h:
+        first = await h.send(nap, "acme/o-1", 30.0)
+        then = h.now()
+
+        second = await h.send(nothing, "acme/o-1")
+        await second.accepted(timeout=5)
+        await h.settled()
+
+        assert h.now() - then < SLACK
+        assert (await first.describe()).status is Status.WAITING
+
+
+async def test_retries_of_handlers_wait_in_virtual_time(h: Harness) -> None:
+    """Three pauses of a day each; and a handler whose attempts are spent is paused days later."""
+    async with h:
+        then = h.now()
+        assert await h.call(fail_three_times, "acme/o-1") == 4
+        assert h.now() - then > timedelta(days=1.5)
+
+        with pytest.raises(InvocationPaused):
+            await h.call(always_fail, "acme/o-1")
+
+
+async def test_what_falls_due_on_the_way_runs_at_its_own_time(h: Harness) -> None:
+    """A handler that wakes each day for ten days sees ten days, also when they pass in one leap."""
+    async with h:
+        handle = await h.send(nap_each_day, "acme/o-1", 10)
+        await h.advance(timedelta(days=9, hours=12))
+        assert (await handle.describe()).status is Status.WAITING
+
+        await h.advance(timedelta(hours=12))
+
+        assert await handle.result(timeout=5) == pytest.approx(list(range(1, 11)), abs=0.001)
+
+
+async def test_time_passes_by_request_while_a_handler_runs(h: Harness) -> None:
+    """A step that waits for the test must not keep the test from going on."""
+    gates["step"], gates["step began"] = anyio.Event(), anyio.Event()
+    async with h:
+        handle = await h.send(wait_in_a_step, "acme/o-1", "step")
+        await gates["step began"].wait()
+
+        await h.advance(timedelta(days=2))
+        gates["step"].set()
+
+        assert await handle.result(timeout=5) == pytest.approx(2.0, abs=0.001)
+
+
+async def test_a_test_is_told_what_keeps_it_from_settling(h: Harness) -> None:
+    """By handler and key."""
+    gates["step"] = anyio.Event()
+    async with h:
+        handle = await h.send(wait_in_a_step, "acme/o-1", "step")
+
+        with pytest.raises(NotSettled, match=r"Order\.wait_in_a_step at acme/o-1 run"):
+            await h.settled(timeout=0.2)
+        gates["step"].set()
+        await handle.result(timeout=5)
+
+
+async def test_results_and_histories_are_gone_after_their_retention(h: Harness) -> None:
+    """When the time has passed, they have been looked for."""
+    async with h:
+        handle = await h.send(refund, "acme/o-1", 1)
+        await handle.result(timeout=5)
+        assert len((await h.inspect("Order", "acme/o-1")).timeline) > 1
+
+        await h.advance(timedelta(days=8))
+
+        with pytest.raises(CallError, match="longer ago than results are kept"):
+            await handle.result(timeout=5)
+        assert [event.what for event in (await h.inspect("Order", "acme/o-1")).timeline] == [What.SHRUNK]
+
+
+async def test_time_does_not_go_back(h: Harness) -> None:
+    """A negative span is refused."""
+    async with h:
+        with pytest.raises(ValueError, match="never goes back"):
+            await h.advance(timedelta(seconds=-1))
+
+
+async def test_time_stays_where_it_is_when_nothing_jumps_by_itself(store_url: str) -> None:
+    """With `auto_advance=False` the test moves it alone."""
+    async with harness(order, store=store_url, auto_advance=False) as h:
+        handle = await h.send(nap, "acme/o-1", 30.0)
+        with anyio.move_on_after(0.2):
+            await handle.result()
+        assert (await handle.describe()).status is Status.WAITING
+
+        await h.advance(MONTH)
+        await handle.result(timeout=5)
+
+
+@pytest.mark.parametrize(("force", "runs"), [(None, 1), ("suspend", 4)])
+async def test_a_forced_suspension_replays_a_handler_after_each_wait(
+    store_url: str, force: Force | None, runs: int
+) -> None:
+    """Three waits are four runs; without the switch, the handler stays in memory."""
+    async with harness(order, store=store_url, force=force) as h:
+        assert await h.call(count_attempts, "acme/o-1") == runs
+
+
+async def test_the_variable_forces_where_a_test_says_nothing(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a whole suite runs that way."""
+    monkeypatch.setenv("KEYLANE_TEST_FORCE", "suspend")
+    async with harness(order, store=store_url) as h:
+        assert await h.call(count_attempts, "acme/o-1") == 4
+
+
+async def test_settings_of_the_test_count(store_url: str) -> None:
+    """What is not said comes from the app, but for the partitions."""
+    async with harness(order, store=store_url, settings=Settings(partitions=3)) as h:
+        assert len(h.runtime.worker.partitions) == 3
+    async with harness(order, store=store_url) as h:
+        assert len(h.runtime.worker.partitions) == 2
+
+
+async def test_a_closed_harness_says_that_it_is_not_open(h: Harness) -> None:
+    """And how it is opened."""
+    with pytest.raises(RuntimeError, match="async with"):
+        h.now()
