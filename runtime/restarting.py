@@ -42,5 +42,5 @@ def go_on(invocation: Invocation, order: Order) -> Resumed | Restarted:
         invocation.handler, invocation.needs = find(invocation.handler.name, order.version), None
     invocation.records = kept(invocation.records, order.kept)
     invocation.restarts += 1
-    invocation.due_ms = 0
+    invocation.dues = None
     return Restarted(order.kept, order.by, order.reason, order.version)

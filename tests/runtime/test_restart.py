@@ -124,7 +124,7 @@ async def test_what_is_kept_is_not_done_again_and_the_rest_is(
     """With one owner and with the next one, which has only the journal."""
     async with opened(store_url, namespace, desk(on_paused)) as runtime:
         handle = await parked(runtime)
-        result = [] if is_taken_over else await begun_again(runtime, handle.id)
+        result: list[str] = [] if is_taken_over else await begun_again(runtime, handle.id)
     if is_taken_over:
         async with opened(store_url, namespace, desk(on_paused)) as runtime:
             result = await begun_again(runtime, handle.id)

@@ -28,6 +28,7 @@ async def longest_wait(begun: Callable[[], int], is_over: Callable[[], bool]) ->
 
 async def run_all(pieces: list[str], turn: Callable[[str], Awaitable[None]], done: Counter[str]) -> int:
     """Give everything to slots at once, and return how long somebody else waited meanwhile, counted in pieces."""
+    longest = 0
     async with anyio.create_task_group() as tasks:
         slots = Slots[str](LIMIT, turn, lambda piece: piece.partition("/")[0], tasks)
         for piece in pieces:
