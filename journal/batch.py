@@ -163,8 +163,7 @@ def build_batch(
     counting: _Counting | None = None
     for commit in commits:
         for operation in commit.operations:
-            fixed = FIXED.get(operation[0])
-            if fixed is not None:
+            if (fixed := FIXED.get(operation[0])) is not None:
                 letters[fixed[0]] = fixed[1]
             letter = KEYED.get(operation[0])
             if letter is None:
@@ -184,19 +183,17 @@ def build_batch(
             if counting is None:
                 counting = _Counting(numbering or Numbering(space))
             words += (operation[0], position, *counting.spell(operation))
-    for operation in () if counting is None else counting.written():
+    if counting is not None:
         if space.sent not in positions:
             keys.append(space.sent)
             letters.append("h")
             positions[space.sent] = len(keys) + 6
-        words += (operation[0], positions[space.sent], *operation[2:])
+        words += counting.words(positions[space.sent])
     head = ("FCALL", function, 6 + len(keys), space.owner, space.due, space.runnable, space.inbox)
     head += (space.answer_channel, space.undecodable)
     stamp = (tenure.epoch, tenure.token, number, serial, built_on, "".join(letters))
     batch = Batch(number, serial, commits, (*head, *keys, *stamp, *words))
-    if counting is not None:
-        counting.note(batch)
-    return batch
+    return batch if counting is None else counting.noted(batch)
 
 
 def without_intake(commits: Iterable[Commit]) -> tuple[list[Commit], list[Commit]]:
@@ -238,20 +235,20 @@ class _Counting:
         self._posted.append(Posted(outbox, number, argument))
         return (number, argument)
 
-    def written(self) -> list[Operation]:
-        """Return what writes down how far the numbers have come."""
+    def words(self, position: int) -> list[Any]:
+        """Return what writes down how far the numbers have come, in the hash at a position."""
         numbering = self._numbering
-        space = numbering.space
-        counted = numbering.spelled(tuple(self.outboxes))
-        writes: list[Operation] = [
-            (b"h", space.sent, space.target(outbox), str(each)) for outbox, each in counted.items()
-        ]
+        target = numbering.space.target
+        words: list[Any] = []
+        for outbox, counted in numbering.spelled(tuple(self.outboxes)).items():
+            words += (b"h", position, target(outbox), str(counted))
         if self._posted:
-            writes.append((b"h", space.sent, HISTORY_FIELD, numbering.history))
-        return writes
+            words += (b"h", position, HISTORY_FIELD, numbering.history)
+        return words
 
-    def note(self, batch: Batch) -> None:
-        """Note in a batch what becomes durable with it."""
+    def noted(self, batch: Batch) -> Batch:
+        """Return a batch with what becomes durable with it."""
         batch.posted = self._posted
         batch.counted = self._numbering.spelled(tuple(self.outboxes))
         batch.numbers = self._numbering.space.sent
+        return batch
