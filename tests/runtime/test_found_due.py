@@ -34,7 +34,7 @@ class FindingAgain(NoObserver):
 
     runtime: Runtime
 
-    def before_send(self, what: str, partition: str, number: int) -> None:
+    def before_send(self, what: str, partition: str, number: int) -> None:  # noqa: ARG002, the protocol
         """Tell it."""
         if what != "commit":
             return
