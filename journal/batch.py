@@ -17,7 +17,7 @@ Operation = tuple[Any, ...]
 KEYED = {
     b"a": "s", b"t": "s", b"s": "-", b"e": "-", b"h": "h", b"q": "l", b"f": "l", b"u": "l", b"r": "l",
     b"x": "x", b"y": "x", b"k": "s", b"n": "z", b"o": "z",
-    b"j": "z", b"z": "z", b"g": "h", b"m": "t", b"v": "t",
+    b"j": "z", b"z": "z", b"g": "h", b"m": "t", b"v": "t", b"G": "h",
 }  # fmt: skip
 
 #: The fixed keys behind the owner, in order: due, runnable, inbox, answer channel, undecodable; and which of them an

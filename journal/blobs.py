@@ -11,17 +11,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from .codec import REFERENCE_BYTES, REFERENCE_HEAD
-from .command_records import StepAttemptFailed, StepCompleted, StepFailed
+from .codec import REFERENCE_BYTES, REFERENCE_HEAD, Undecodable
+from .command_records import StepAttemptFailed, StepCompleted, StepFailed, WaitCompleted
 from .errors import ValueLost
 from .keyspace import PartitionSpace
 from .lane_reading import ask
-from .records import Accepted, Finished, Record
+from .outcomes import Succeeded, decode_outcome
+from .records import Accepted, Finished, Record, SignalReceived
 from .store import Store
 
 DIGEST_BYTES: Final = 16
 _DIGEST: Final = slice(len(REFERENCE_HEAD), len(REFERENCE_HEAD) + DIGEST_BYTES)
 _SIZE_BYTES: Final = REFERENCE_BYTES - len(REFERENCE_HEAD) - DIGEST_BYTES
+
+#: An outcome with a reference in it, and the key of the object, has no more bytes than this.
+_MESSAGE_WITH_REFERENCE: Final = 2048
 
 #: One reply holds about so much of large values, or a single larger one.
 REPLY_BYTES: Final = 1 << 20
@@ -70,8 +74,21 @@ def _values_in(record: Record) -> Iterable[bytes | None]:
             return (record.result, *record.reads.values())
         case StepAttemptFailed() | StepFailed():
             return record.reads.values()
+        case WaitCompleted() | SignalReceived():
+            return (_result_in(record.value),)
         case _:
             return ()
+
+
+def _result_in(value: bytes) -> bytes | None:
+    """Return what stands for the value of a message, None where it is no reference for sure."""
+    if len(value) > _MESSAGE_WITH_REFERENCE:
+        return None
+    try:
+        outcome = decode_outcome(value)
+    except Undecodable:
+        return None
+    return outcome.result if isinstance(outcome, Succeeded) else None
 
 
 def whole(reference: bytes, found: Any, where: str) -> bytes:

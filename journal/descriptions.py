@@ -129,6 +129,23 @@ class PartitionOwner:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingSignal:
+    """A signal that came before anybody waited for it.
+
+    Args:
+        name: Its name.
+        at: When it came.
+        by: Who sent it, as far as they said.
+        size_bytes: How large its value is.
+    """
+
+    name: str
+    at: datetime
+    by: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class InvocationDescription:
     """What is known of one invocation.
 
@@ -157,6 +174,7 @@ class InvocationDescription:
         result: The outcome, while it is kept.
         undecodable: Which record can't be read, and why.
         is_cut: Whether there are more records than were read.
+        signals: Signals to it that it has not waited for yet, in order.
     """
 
     id: str
@@ -183,6 +201,7 @@ class InvocationDescription:
     result: KeptResult | None = None
     undecodable: str | None = None
     is_cut: bool = False
+    signals: tuple[WaitingSignal, ...] = ()
 
     @property
     def is_known(self) -> bool:
@@ -359,6 +378,7 @@ class ObjectDescription:
         timeline: What happened last, the newest at the end.
         is_timeline_cut: Whether there is older history than was read.
         state_version: The version of the object type's state that the state was written by.
+        signals: Signals to it that none of its invocations has waited for yet, in order.
     """
 
     object_name: str
@@ -373,8 +393,10 @@ class ObjectDescription:
     timeline: tuple[Event, ...] = ()
     is_timeline_cut: bool = False
     state_version: int = 1
+    signals: tuple[WaitingSignal, ...] = ()
 
     @property
     def is_known(self) -> bool:
         """Whether anything was ever asked of it that is still kept."""
-        return bool(self.timeline or self.lane.open or self.lane.waiting or self.state or self.state_problem)
+        lane = self.lane
+        return bool(self.timeline or lane.open or lane.waiting or self.state or self.state_problem or self.signals)

@@ -2,7 +2,7 @@
 
     KeylaneError
     ├─ TerminalError(message, code, details)      never retried
-    │  └─ StepFailed · EffectRejected · Superseded · Deadlock(path)
+    │  └─ StepFailed · EffectRejected · Superseded · Deadlock(path) · WaitTimeout(what, waited)
     ├─ RetryableError(message, retry_after)
     ├─ CallError(invocation_id)
     │  ├─ UnknownObject · UnknownHandler · InvalidKey · InvalidInput(path) · InvalidOutput(path)
@@ -83,6 +83,7 @@ __all__ = [
     "UnknownObject",
     "UnsafeStore",
     "ValueLost",
+    "WaitTimeout",
     "WrongKeyType",
     "code_of",
     "error_from",
@@ -161,6 +162,25 @@ class Deadlock(TerminalError):
     def __init__(self, path: tuple[str, ...]) -> None:
         super().__init__(f"this call would wait for itself: {' → '.join(path)}; use send, or release the lane first")
         self.path = path
+
+
+class WaitTimeout(TerminalError):
+    """What a handler waited for did not come in time.
+
+    Attributes:
+        what: What it waited for, e.g. `signal 'paid'`.
+        waited: For how long, e.g. `30 s`.
+    """
+
+    code = "wait-timeout"
+    field_names = (*TerminalError.field_names, "what", "waited")
+    what: str = ""
+    waited: str = ""
+
+    def __init__(self, what: str, waited: str) -> None:
+        super().__init__(f"{what} did not come within {waited}")
+        self.what = what
+        self.waited = waited
 
 
 class RetryableError(KeylaneError):

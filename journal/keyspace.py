@@ -107,6 +107,10 @@ class PartitionSpace:
         """Return the set of an object's invocations that have large values and are open outside of its lane."""
         return self.tag + b":p:" + key_text.encode()
 
+    def signals(self, key_text: str) -> bytes:
+        """Return the hash of the signals to an object for which nobody waited when they came, by number."""
+        return self.tag + b":g:" + key_text.encode()
+
     def __str__(self) -> str:
         """Return the name used in messages, such as `Order:3`."""
         return f"{self.type_name}:{self.number}"

@@ -12,6 +12,7 @@ from .codec import Undecodable
 from .command_records import StepAttemptFailed, TimerSet, WaitStarted
 from .errors import WrongKeyType
 from .keyspace import PartitionSpace
+from .mail import MAILED, Mail
 from .place import Place
 from .record_bytes import decode
 from .records import Paused, Record
@@ -36,6 +37,8 @@ class OpenInvocation:
         is_parked: Whether it was parked for that already: the last record says so.
         begun_ms: The partition's time at its first record, 0 for one that has none.
         written_ms: The partition's time at the newest record of each place that something is due after.
+        last_ms: The partition's time at its last record.
+        mail: Its signals and awakeables, None for one that has neither.
     """
 
     raw_id: bytes
@@ -44,6 +47,8 @@ class OpenInvocation:
     is_parked: bool = False
     begun_ms: int = 0
     written_ms: Mapping[Place, int] = field(default_factory=dict["Place", int])
+    last_ms: int = 0
+    mail: Mail | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +151,21 @@ async def read_runnable(store: Store, space: PartitionSpace) -> list[str]:
 def _invocation(raw_id: bytes, entries: list[Entry]) -> OpenInvocation:
     records: list[Record] = []
     written_ms: dict[Place, int] = {}
+    last_ms, mail = 0, None
     begun_ms = int(entries[0][0].partition(b"-")[0]) if entries else 0
     for entry_id, fields in entries:
         try:
             records.append(decode(dict(zip(fields[::2], fields[1::2], strict=True))[b"r"]))
         except (Undecodable, KeyError) as error:
             why = f"entry {entry_id.decode()}: {error}"
-            return OpenInvocation(raw_id, records, why, _ends_parked(entries), begun_ms, written_ms)
-        newest = records[-1]
+            return OpenInvocation(raw_id, records, why, _ends_parked(entries), begun_ms, written_ms, last_ms, mail)
+        newest, last_ms = records[-1], int(entry_id.partition(b"-")[0])
         if isinstance(newest, TimerSet | WaitStarted | StepAttemptFailed):
-            written_ms[newest.index] = int(entry_id.partition(b"-")[0])
-    return OpenInvocation(raw_id, records, begun_ms=begun_ms, written_ms=written_ms)
+            written_ms[newest.index] = last_ms
+        if type(newest) in MAILED:
+            mail = mail or Mail()
+            mail.note(newest, last_ms)
+    return OpenInvocation(raw_id, records, begun_ms=begun_ms, written_ms=written_ms, last_ms=last_ms, mail=mail)
 
 
 def _ends_parked(entries: list[Entry]) -> bool:

@@ -150,6 +150,28 @@ def noted(entry: Entry) -> Noted:
         return Noted(at_ms, size_bytes, None, f"entry {entry_id.decode()}: {error}")
 
 
+async def telling_before(store: Store, stream: bytes, newest: list[Entry]) -> list[Entry]:
+    """Return the newest record of an invocation that tells where it stands: what came for it says nothing of that.
+
+    Args:
+        store: The open store.
+        stream: Its records.
+        newest: The newest of them, as it was read.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: Something else stands in the stream's place.
+    """
+    entries = newest
+    while entries and isinstance(noted(entries[-1]).record, SignalReceived):
+        before = b"(" + entries[-1][0]
+        (page,) = await ask(store, [("XREVRANGE", stream, before, "-", "COUNT", PAGE_ENTRIES_MAX)], [stream])
+        if not page:
+            break
+        entries = next(([each] for each in page if not isinstance(noted(each).record, SignalReceived)), page)
+    return entries[-1:]
+
+
 def standing_of(notes: Sequence[Noted], *, is_whole: bool) -> tuple[Standing | None, str | None]:
     """Return where an invocation stands, and what of its records can't be made sense of.
 
@@ -240,7 +262,7 @@ def in_words(record: Worded) -> str:
             return f"sleep of {seconds_of(record.delay_ms)}"
         case WaitStarted():
             place = record.awakeable
-            return f"signal {record.name!r}" if place is None else f"completion of awakeable {format_place(place)}"
+            return f"signal {record.name!r}" if place is None else f"the completion of awakeable {format_place(place)}"
         case AwakeableMade():
             return "awakeable"
         case WaitCompleted():

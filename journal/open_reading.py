@@ -7,13 +7,14 @@ from datetime import datetime
 from typing import Final
 
 from .codec import Undecodable
-from .command_records import CallStarted
+from .command_records import CallStarted, WaitStarted
 from .descriptions import OpenInvocation, Pause, WaitingRequest
 from .key import format_id
 from .keyspace import PartitionSpace
 from .lane_reading import ask
-from .noted import Bound, Noted, moment, named, noted, read_stream, standing_of, written_at_ms
+from .noted import Bound, Noted, moment, named, noted, read_stream, standing_of, telling_before, written_at_ms
 from .noted import in_words as in_words_of
+from .place import format_place
 from .records import Accepted, Paused
 from .requests import Request
 from .snapshots import Entry, aside_of
@@ -73,11 +74,12 @@ async def _described(
     streams = [space.invocation(raw_id) for raw_id in ids]
     firsts = await ask(store, [("XRANGE", stream, "-", "+", "COUNT", 1) for stream in streams], streams)
     lasts = await ask(store, [("XREVRANGE", stream, "+", "-", "COUNT", 1) for stream in streams], streams)
+    telling = [await telling_before(store, stream, last) for stream, last in zip(streams, lasts, strict=True)]
     due = await ask(store, [("ZSCORE", space.due, raw_id) for raw_id in ids], [space.due] * len(ids))
     described: list[tuple[bytes, OpenInvocation]] = []
     head = format_id(space.type_name, space.number, ids[0]) if ids else ""
     for position, raw_id in enumerate(ids):
-        notes = [noted(entry) for entry in (*firsts[position], *lasts[position])]
+        notes = [noted(entry) for entry in (*firsts[position], *telling[position])]
         behind = head if position else None
         told = _open(format_id(space.type_name, space.number, raw_id), notes, due[position], behind, around)
         described.append((raw_id, told))
@@ -94,7 +96,7 @@ def _open(
     return OpenInvocation(
         invocation_id,
         None if standing is None else standing.status,
-        why(standing, problem, behind, retry_due_at, around),
+        why(standing, problem, behind, retry_due_at, around, invocation_id, moment(notes[-1].at_ms) if notes else None),
         accepted.handler if is_readable else None,
         moment(notes[0].at_ms) if notes else None,
         0 if standing is None else max(standing.attempts, standing.step_attempts),
@@ -109,6 +111,8 @@ def why(
     behind: str | None,
     retry_due_at: datetime | None,
     around: Surroundings,
+    invocation_id: str = "",
+    since: datetime | None = None,
 ) -> str:
     """Say in words what an open invocation does or waits for.
 
@@ -118,6 +122,8 @@ def why(
         behind: The holder of the lane, None for the holder itself.
         retry_due_at: When its next attempt is due.
         around: The circumstances of the reading.
+        invocation_id: Its id.
+        since: When its newest record was written.
     """
     if standing is not None and standing.paused is not None:
         whom = around.in_charge or "somebody"
@@ -126,7 +132,7 @@ def why(
         return f"its records can't be read: {problem or 'there are none'}"
     if behind is not None:
         return f"waits behind {behind}"
-    waited = waits_for(standing, retry_due_at)
+    waited = waits_for(standing, retry_due_at, invocation_id, since)
     if waited is not None:
         return waited
     if standing.status is Status.WAITING:
@@ -143,18 +149,29 @@ def _waits_for_room(around: Surroundings) -> str:
     return "" if around.full is None else f"; no step is started until there is room: {around.full}"
 
 
-def waits_for(standing: Standing, due_at: datetime | None) -> str | None:
-    """Say for whose reply or for which time an invocation waits; None for one that does not."""
+def waits_for(
+    standing: Standing, due_at: datetime | None, invocation_id: str = "", since: datetime | None = None
+) -> str | None:
+    """Say for what an invocation waits: a reply, a signal, a completion, or a time; None for one that does not."""
     when = "" if due_at is None else f", until {due_at:%Y-%m-%d %H:%M:%S} UTC"
     if standing.status is Status.SCHEDULED:
         return f"is to begin later{when}"
     waiting = standing.waiting
     if waiting is None or standing.retry_after_ms is not None:
         return None
+    if isinstance(waiting, WaitStarted):
+        began = "" if since is None else f", since {since:%Y-%m-%d %H:%M:%S} UTC"
+        return f"waits for {_what_comes(waiting, invocation_id)}{began}{when}"
     if not isinstance(waiting, CallStarted):
         return f"waits in its {in_words_of(waiting)}{when}"
     callee = format_id(waiting.type_name, waiting.partition, waiting.invocation)
     return f"waits for the reply to its {in_words_of(waiting)}, {callee}"
+
+
+def _what_comes(wait: WaitStarted, invocation_id: str) -> str:
+    if wait.awakeable is None or not invocation_id:
+        return in_words_of(wait)
+    return f"the completion of awakeable {invocation_id}.{format_place(wait.awakeable)}"
 
 
 def _waits(standing: Standing, retry_due_at: datetime | None, around: Surroundings) -> str:

@@ -264,6 +264,17 @@ def forget_blocked(space: PartitionSpace, key_text: str) -> Operation:
     return (b"v", space.blocked, key_text)
 
 
+def keep_signal(space: PartitionSpace, key_text: str, number: int, signal: bytes, kept_ms: int) -> list[Operation]:
+    """Keep a signal to an object for which nobody waits, behind those that came before it."""
+    key = space.signals(key_text)
+    return [(b"h", key, str(number), signal), (b"e", key, kept_ms)]
+
+
+def take_signal(space: PartitionSpace, key_text: str, number: int) -> Operation:
+    """Take out a signal that somebody got, or that was kept for long enough."""
+    return (b"G", space.signals(key_text), str(number))
+
+
 def set_aside(space: PartitionSpace, key_text: str, raw_id: bytes) -> Operation:
     """Note that an invocation outside of its lane goes on needing its large values."""
     return (b"m", space.set_aside(key_text), raw_id)

@@ -26,11 +26,12 @@ from .noted import Bound, Noted, moment, named, noted, read_stream, standing_of,
 from .open_reading import INBOX, pause_of, read_open, read_parked, read_waiting, request_of, waiting_request, waits_for
 from .outcomes import Outcome, Refused, Rejected, Replayed, Succeeded, decode_outcome
 from .records import Accepted
+from .signal_reading import early_of, read_early
 from .snapshots import FIRST_VERSION, Entry, fold, is_whole
 from .store import Store
 from .surroundings import Surroundings, look
 from .timeline import read_timeline
-from .transitions import TERMINAL, Status
+from .transitions import TERMINAL, Standing, Status
 
 #: Records of one invocation that are read.
 RECORDS: Final = Bound(2_000)
@@ -133,10 +134,18 @@ def _with_records(
         error=None if standing is None else standing.error,
         pause=pause_of(notes, around),
         retry_due_at=None if is_over else due_at,
-        waits_for=None if standing is None or is_over else waits_for(standing, due_at),
+        waits_for=None if standing is None or is_over else _waits_for(told.id, standing, notes, due_at),
         undecodable=problem,
         is_cut=is_cut,
+        signals=() if is_over else early_of(notes),
     )
+
+
+def _waits_for(invocation_id: str, standing: Standing, notes: Sequence[Noted], due_at: datetime | None) -> str | None:
+    """Say for what an invocation waits, and since when where its own records tell."""
+    began = (note.at_ms for note in reversed(notes) if note.record is not None and note.record == standing.waiting)
+    since_ms = next(began, None)
+    return waits_for(standing, due_at, invocation_id, None if since_ms is None else moment(since_ms))
 
 
 async def _in_inbox(
@@ -224,6 +233,7 @@ async def inspect(
         tuple(await read_timeline(store, space, shown, ids)),
         is_timeline_cut=len(newest) > timeline_entries,
         state_version=state_version,
+        signals=await read_early(store, space, key_text),
     )
 
 

@@ -36,6 +36,8 @@ class RequestKind(StrEnum):
     OBJECT_CALL = "object-call"
     OBJECT_SEND = "object-send"
     REPLY = "reply"
+    SIGNAL = "signal"
+    OBJECT_SIGNAL = "object-signal"
     PROBE = "probe"
 
     @property
@@ -44,7 +46,7 @@ class RequestKind(StrEnum):
         return self in _MESSAGES
 
 
-_LET_GO_ON: Final = frozenset({RequestKind.RESUME, RequestKind.RESTART})
+_LET_GO_ON: Final = frozenset({RequestKind.RESUME, RequestKind.RESTART, RequestKind.SIGNAL})
 _MESSAGES: Final = frozenset({RequestKind.OBJECT_CALL, RequestKind.OBJECT_SEND, RequestKind.REPLY})
 
 
@@ -125,6 +127,8 @@ _TAGS: Final[Mapping[RequestKind, int]] = {
     RequestKind.OBJECT_CALL: 99,
     RequestKind.OBJECT_SEND: 100,
     RequestKind.REPLY: 101,
+    RequestKind.SIGNAL: 126,
+    RequestKind.OBJECT_SIGNAL: 127,
     RequestKind.PROBE: 113,
 }
 

@@ -75,6 +75,17 @@ _Settled: TypeAlias = (
 _Next: TypeAlias = _Settled | StepAttemptFailed | OpenWait | WaitWithdrawn
 
 
+def lasts_ms(wait: OpenWait | None) -> int | None:
+    """Return after how long a wait ends by itself, None for one that does not."""
+    match wait:
+        case TimerSet():
+            return wait.delay_ms
+        case WaitStarted():
+            return wait.timeout_ms
+        case _:
+            return None
+
+
 class Status(StrEnum):
     """Where an invocation stands, in the words that users see."""
 

@@ -21,6 +21,7 @@ from ..journal.key import Key
 from .branching import Branching
 from .messaging import BlockingMessaging, Messaging
 from .policies import RetryPolicy
+from .waiting import BlockingWaiting, Waiting
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -145,7 +146,7 @@ class SharedContext(_Context):
         """
 
 
-class ObjectContext(_Exclusive, Branching, Messaging, SharedContext):
+class ObjectContext(_Exclusive, Branching, Messaging, Waiting, SharedContext):
     """What an `async def` exclusive handler may do: hold the lane, write state, run steps, and ask other objects."""
 
     __slots__ = ()
@@ -244,7 +245,7 @@ class BlockingSharedContext(_Context):
         """The partition's time, in UTC; see `SharedContext.time`."""
 
 
-class BlockingObjectContext(_Exclusive, BlockingMessaging, BlockingSharedContext):
+class BlockingObjectContext(_Exclusive, BlockingMessaging, BlockingWaiting, BlockingSharedContext):
     """What a plain `def` exclusive handler may do: as `ObjectContext`, without await."""
 
     __slots__ = ()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from typing_extensions import TypeForm
@@ -16,12 +16,17 @@ from ..journal.key import Key
 from ..journal.reading import TIMELINE_ENTRIES
 from ..objects.handler import Handler, NoInput
 from ..objects.settings import Settings
+from ..objects.verdicts import WaitVerdict
 from .client import Client
 from .handle import Handle, Timeout, Verdict
+
+if TYPE_CHECKING:
+    from ..objects.virtual_object import VirtualObject
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")
 Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 class BlockingClient:
@@ -204,6 +209,69 @@ class BlockingClient:
             )
         )
 
+    def resolve_awakeable(
+        self,
+        awakeable_id: str,
+        value: T,
+        /,
+        type: TypeForm[T] | None = None,
+        *,
+        message_id: str | None = None,
+        by: str | None = None,
+        timeout: Timeout = None,
+    ) -> WaitVerdict:
+        """Complete an awakeable; as `Client.resolve_awakeable`."""
+        options = _Options(message_id, by, timeout)
+        return self._run(lambda client: client.resolve_awakeable(awakeable_id, value, type, **options._asdict()))
+
+    def reject_awakeable(
+        self,
+        awakeable_id: str,
+        reason: str,
+        /,
+        *,
+        code: str | None = None,
+        message_id: str | None = None,
+        by: str | None = None,
+        timeout: Timeout = None,
+    ) -> WaitVerdict:
+        """Complete an awakeable with a failure; as `Client.reject_awakeable`."""
+        options = _Options(message_id, by, timeout)
+        return self._run(lambda client: client.reject_awakeable(awakeable_id, reason, code=code, **options._asdict()))
+
+    def signal(
+        self,
+        invocation_id: str,
+        name: str,
+        value: T,
+        /,
+        type: TypeForm[T] | None = None,
+        *,
+        message_id: str | None = None,
+        by: str | None = None,
+        timeout: Timeout = None,
+    ) -> WaitVerdict:
+        """Send a signal to an invocation; as `Client.signal`."""
+        options = _Options(message_id, by, timeout)
+        return self._run(lambda client: client.signal(invocation_id, name, value, type, **options._asdict()))
+
+    def signal_object(
+        self,
+        target: VirtualObject | str,
+        key: Key | str,
+        name: str,
+        value: T,
+        /,
+        type: TypeForm[T] | None = None,
+        *,
+        message_id: str | None = None,
+        by: str | None = None,
+        timeout: Timeout = None,
+    ) -> WaitVerdict:
+        """Send a signal to whichever invocation of an object waits for it; as `Client.signal_object`."""
+        options = _Options(message_id, by, timeout)
+        return self._run(lambda client: client.signal_object(target, key, name, value, type, **options._asdict()))
+
     def _run(self, ask: Callable[[Client], Coroutine[Any, Any, Result]]) -> Result:
         """Run something on the loop and block until it has ended.
 
@@ -221,6 +289,14 @@ class BlockingClient:
             # An interrupt ends the waiting here; there it would go on for ever.
             future.cancel()
             raise
+
+
+class _Options(NamedTuple):
+    """What may be said beside a message."""
+
+    message_id: str | None
+    by: str | None
+    timeout: Timeout
 
 
 class BlockingHandle(Generic[Output]):
@@ -249,6 +325,21 @@ class BlockingHandle(Generic[Output]):
     def result(self, timeout: Timeout = None) -> Output:
         """Block until the output is there; as `Handle.result`."""
         return self._run(lambda _: self._handle.result(timeout))
+
+    def signal(
+        self,
+        name: str,
+        value: T,
+        /,
+        type: TypeForm[T] | None = None,
+        *,
+        message_id: str | None = None,
+        by: str | None = None,
+        timeout: Timeout = None,
+    ) -> WaitVerdict:
+        """Send it a signal; as `Handle.signal`."""
+        options = _Options(message_id, by, timeout)
+        return self._run(lambda _: self._handle.signal(name, value, type, **options._asdict()))
 
     def describe(self) -> InvocationDescription:
         """Return what is known of the invocation."""

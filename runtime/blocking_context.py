@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.from_thread
 
 from ..objects.context import BlockingObjectContext, BlockingSharedContext
+from ..objects.waiting import BlockingAwakeable
 from .misuse import NoBranches
 from .reading_context import lacking
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from ..journal.key import Key
     from ..objects.messaging import Sent
+    from ..objects.verdicts import WaitVerdict
+    from ..objects.waiting import Awakeable, SignalTarget
     from .context import ExclusiveContext
     from .reading_context import ReadingContext
 
@@ -121,6 +124,47 @@ class BlockingExclusiveContext(BlockingReadingContext, BlockingObjectContext):
         """Send a message to an object, unless the recorded run has sent it."""
         return anyio.from_thread.run(partial(self._exclusive.send, target, key, *rest, delay=delay))
 
+    def awakeable(self, type: Any = Any, /) -> BlockingAwakeable[Any]:
+        """Make something that code outside completes, the same one at each replay."""
+        return ThreadAwakeable(anyio.from_thread.run(self._exclusive.awakeable, type))
+
+    def signal(self, name: str, type: Any, /, *, timeout: timedelta | float | None = None) -> Any:
+        """Wait for a signal, or return the one that the recorded run got."""
+        return anyio.from_thread.run(partial(self._exclusive.signal, name, type, timeout=timeout))
+
+    def resolve_awakeable(self, awakeable_id: str, value: Any, /, type: Any = None) -> WaitVerdict:
+        """Complete another invocation's awakeable, or return what the recorded run was told."""
+        return anyio.from_thread.run(self._exclusive.resolve_awakeable, awakeable_id, value, type)
+
+    def reject_awakeable(self, awakeable_id: str, reason: str, /, *, code: str | None = None) -> WaitVerdict:
+        """Complete another invocation's awakeable with a failure, or return what the recorded run was told."""
+        return anyio.from_thread.run(partial(self._exclusive.reject_awakeable, awakeable_id, reason, code=code))
+
+    def send_signal(self, target: SignalTarget, name: str, value: Any, /, type: Any = None) -> WaitVerdict:
+        """Send a signal, or return what the recorded run was told."""
+        return anyio.from_thread.run(self._exclusive.send_signal, target, name, value, type)
+
     def sleep(self, duration: timedelta | float, /) -> None:
         """Wait for a while, counted from when the recorded run began to."""
         anyio.from_thread.run(self._exclusive.sleep, duration)
+
+
+class ThreadAwakeable(BlockingAwakeable[Any]):
+    """An awakeable of one run of a plain function."""
+
+    __slots__ = ("_awakeable",)
+
+    def __init__(self, awakeable: Awakeable[Any]) -> None:
+        self._awakeable = awakeable
+
+    @property
+    def id(self) -> str:
+        """What is given to whoever is to complete it."""
+        return self._awakeable.id
+
+    def __repr__(self) -> str:
+        return f"Awakeable({self.id!r})"
+
+    def wait(self, *, timeout: timedelta | float | None = None) -> Any:
+        """Wait until it is completed."""
+        return anyio.from_thread.run(partial(self._awakeable.wait, timeout=timeout))

@@ -35,6 +35,7 @@ from .handle import Handle, Timeout, seconds_of, value_of
 from .orders import Order, milliseconds, order_of
 from .places import Places
 from .remote import Patience, Remote
+from .signal_sending import SignalSender
 from .sizing import partitions_for
 
 Input = TypeVar("Input")
@@ -60,7 +61,7 @@ def reachable(url: str) -> str:
     return found
 
 
-class Client:
+class Client(SignalSender):
     """Calls objects, whichever process holds them; use it as an async context manager.
 
     A call without `timeout` waits for as long as it takes; that its request becomes durable is waited for 30 s at most.

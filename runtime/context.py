@@ -16,7 +16,6 @@ from ..journal.command_records import Bare, Command
 from ..journal.errors import Fenced, InvalidOutput, Suspended
 from ..journal.records import Record
 from ..journal.restarting import what_counts
-from ..objects.context import ObjectContext
 from ..objects.types import boundary_of
 from .bounds import SHORT_NAME, STATE_NAMES_MAX, check_name, check_state, check_unpacked, check_written
 from .combinators import Completions, Group, check_awaitables, drop, gather, select
@@ -27,6 +26,7 @@ from .log import InvocationLog
 from .misuse import ContextClosed, ForeignTask, InterruptedStep, InterruptedWait, NestedStep
 from .orders import milliseconds
 from .patches import has_patch
+from .waiting_context import WaitingContext
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from .branches import Branch
     from .invocation import Invocation
     from .lane import Lane
-    from .messages import Messages
+    from .signals import Signals
     from .steps import Steps
 
 Result = TypeVar("Result")
 
 
-class ExclusiveContext(ObjectContext):
+class ExclusiveContext(WaitingContext):
     """What an exclusive handler gets: its lane's queued state under its own writes, steps, and recorded facts.
 
     Args:
@@ -83,7 +83,7 @@ class ExclusiveContext(ObjectContext):
     )
 
     def __init__(
-        self, lane: Lane, invocation: Invocation, steps: Steps, messages: Messages, task: asyncio.Task[Any] | None
+        self, lane: Lane, invocation: Invocation, steps: Steps, messages: Signals, task: asyncio.Task[Any] | None
     ) -> None:
         self._lane = lane
         self._invocation = invocation

@@ -12,6 +12,7 @@ from ..journal.errors import (
     Fenced,
     KeylaneError,
 )
+from ..journal.mail import MAILED, Mail
 from ..journal.messages import Caller, Reply, reply_id
 from ..journal.operations import Delta, StateChange
 from ..journal.outcomes import (
@@ -62,6 +63,10 @@ def record(invocation: Invocation, fact: Record) -> None:
         IllegalTransition: It must not follow those before it.
     """
     invocation.standing = advance(invocation.standing, fact)
+    if type(fact) in MAILED:
+        if invocation.mail is None:
+            invocation.mail = Mail()
+        invocation.mail.note(fact, invocation.lane.partition.now_ms())
 
 
 def acceptance(lane: Lane, invocation: Invocation) -> list[Operation]:
@@ -167,6 +172,7 @@ def take_out(invocation: Invocation) -> None:
     invocation.accepted = False
     invocation.standing = None
     invocation.patches, invocation.unmarked = frozenset(), ()
+    invocation.mail = None
     invocation.attempts = 0
 
 
@@ -381,18 +387,33 @@ def answer(
 
     With a lane, it is of one that is built on what goes before.
     """
+    writes = answered(partition, raw_id, entry, client, outcome, caller=caller)
+    if entry is not None:
+        partition.remember(raw_id)
+    weight = len(outcome) if len(outcome) > USUAL_BYTES else 0
+    partition.writer.commit(Commit(writes, done, lane, about=about, weight=weight))
+
+
+def answered(
+    partition: Partition,
+    raw_id: bytes,
+    entry: bytes | None,
+    client: bytes | None,
+    outcome: bytes,
+    *,
+    caller: Caller | None = None,
+) -> list[Operation]:
+    """Return what writes the outcome of a request that leaves no history, and tells whoever waits for it."""
     # While memory is full nothing that could do without is left behind for long.
     kept_ms = FULL_RETENTION_MS if partition.memory.is_full else partition.result_retention_ms
     writes = [operations.result(partition.space, raw_id, outcome, kept_ms)]
     if entry is not None:
         writes.append(operations.settle_entry(entry))
-        partition.remember(raw_id)
     if client is not None:
         writes.append(operations.announce(client, raw_id, outcome))
     if caller is not None:
         writes.append(reply(partition, caller, raw_id, outcome))
-    weight = len(outcome) if len(outcome) > USUAL_BYTES else 0
-    partition.writer.commit(Commit(writes, done, lane, about=about, weight=weight))
+    return writes
 
 
 def state_change(lane: Lane, invocation: Invocation, delta: Delta) -> list[Operation]:

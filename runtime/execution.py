@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ..objects.handler import Handler
     from ..objects.policies import RetryPolicy
     from ..objects.settings import Settings
-    from .messages import Messages
+    from .signals import Signals
     from .slots import Slots
     from .steps import Steps
     from .timers import Timers
@@ -71,7 +71,7 @@ class Execution:
         self._limiter = limiter
         self._random = random.Random()  # noqa: S311
         self.steps: Steps
-        self.messages: Messages
+        self.messages: Signals
         self.slots: Slots[Lane]
 
     async def turn(self, lane: Lane) -> None:

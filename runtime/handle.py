@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, assert_never, cast
 
+from typing_extensions import TypeForm
+
 from ..journal.codec import unpack
 from ..journal.descriptions import InvocationDescription
 from ..journal.errors import (
@@ -27,12 +29,14 @@ from .remote import Patience
 
 if TYPE_CHECKING:
     from ..objects.types import Boundary
+    from ..objects.verdicts import WaitVerdict
     from .client import Client
 
 #: Seconds, or a timedelta; None waits for as long as it takes.
 Timeout: TypeAlias = float | timedelta | None
 
 Output = TypeVar("Output")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,20 @@ class Handle(Generic[Output]):
         remote, space = self._client.remote, self._client.space_of(self._invocation)
         ended = await remote.end_of(space, self._invocation.raw, Patience(seconds_of(timeout)))
         return await self._client.output_of(ended, self._invocation, self._output)
+
+    async def signal(
+        self,
+        name: str,
+        value: T,
+        /,
+        type: TypeForm[T] | None = None,
+        *,
+        message_id: str | None = None,
+        by: str | None = None,
+        timeout: Timeout = None,
+    ) -> WaitVerdict:
+        """Send it a signal; see `Client.signal`."""
+        return await self._client.signal(self.id, name, value, type, message_id=message_id, by=by, timeout=timeout)
 
     async def describe(self) -> InvocationDescription:
         """Return what is known of the invocation."""

@@ -46,13 +46,17 @@ if TYPE_CHECKING:
     from .lane import Lane
     from .partition import Partition
     from .probes import Probes
+    from .signal_intake import SignalIntake
     from .validating import Validating
     from .waits import Waits
 
 logger = logging.getLogger("keylane.intake")
 
 #: What stays where it is in the inbox while the store's memory is full.
-_WAITING_FOR_ROOM = frozenset({RequestKind.SEND, RequestKind.OBJECT_CALL, RequestKind.OBJECT_SEND})
+_WAITING_FOR_ROOM = frozenset(
+    {RequestKind.SEND, RequestKind.OBJECT_CALL, RequestKind.OBJECT_SEND, RequestKind.OBJECT_SIGNAL}
+)
+_SIGNALS = frozenset({RequestKind.SIGNAL, RequestKind.OBJECT_SIGNAL})
 #: An acceptance is committed by itself when the invocation has not ended after this long.
 ACCEPT_AFTER_SECONDS = 0.05
 #: What a caller is told to wait for when a lane's backlog is full.
@@ -86,6 +90,7 @@ class Intake:
         self.waits: Waits
         self.validating: Validating
         self.probes: Probes
+        self.signals: SignalIntake
         self._unaccepted: deque[Invocation] = deque()
         self._claims = Claims()
 
@@ -148,6 +153,9 @@ class Intake:
             partition.writer.commit(Commit([operations.settle_entry(entry)]))
 
     def _take_request(self, partition: Partition, entry: bytes, request: Request) -> None:
+        if request.kind in _SIGNALS:
+            self.signals.take(partition, entry, request)
+            return
         if request.kind is RequestKind.REPLY:
             # Its sender has checked what it carries; a caller that never heard of it would wait for ever.
             self.waits.take_reply(partition, entry, request)

@@ -13,6 +13,7 @@ from ..journal.outcomes import Outcome
 from ..journal.records import Record
 
 if TYPE_CHECKING:
+    from ..journal.mail import Mail
     from ..journal.place import Place
     from ..journal.transitions import Standing
     from ..objects.handler import Handler
@@ -68,6 +69,7 @@ class Invocation:
         "idempotency",
         "lane",
         "listeners",
+        "mail",
         "needs",
         "on_recalled",
         "patches",
@@ -114,6 +116,8 @@ class Invocation:
         #: Digests of the large values that its records refer to, which are kept for as long as it is open.
         self.refers: set[bytes] | None = None
         self.standing: Standing | None = None
+        #: Its signals and awakeables, with all that is queued; None while it has neither.
+        self.mail: Mail | None = None
         self.arrived_at = time.monotonic()
 
     @property

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..journal.key import Key
     from .large_values import LargeValues
     from .partition import Partition
+    from .signal_box import SignalBox
 
 
 class Lane:
@@ -40,6 +41,7 @@ class Lane:
         "_gates",
         "_settled_count",
         "_unsettled",
+        "box",
         "busy",
         "deltas",
         "durable",
@@ -76,6 +78,8 @@ class Lane:
         self.queued: dict[str, bytes] = {}
         self.durable: dict[str, bytes] = {}
         self.large: LargeValues | None = None
+        #: Its early signals, with all that is queued; None until somebody needs them.
+        self.box: SignalBox | None = None
         self.deltas = 0
         #: The version of the state that the store has once what is queued is written, and whether ours is another.
         self.state_version = FIRST_VERSION
@@ -298,6 +302,7 @@ class Lane:
         elif self.error is None:
             self.error = error
             self.generation += 1
+            self.box = None
             if self.large is not None:
                 self.large.forget_all()
         if done is not None:

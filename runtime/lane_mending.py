@@ -18,11 +18,11 @@ from ..journal import operations
 from ..journal.errors import CallError, InternalError
 from ..journal.lane_reading import OpenInvocation, ask
 from ..journal.noted import noted, standing_of, written_at_ms
-from ..journal.records import Accepted, Paused, Scheduled
+from ..journal.records import Accepted, Paused
 from ..journal.transitions import Status
 from .endings import listed
 from .invocation import Hold, IdempotencyClaim, Invocation
-from .loading import is_over
+from .loading import is_over, is_scheduled
 
 if TYPE_CHECKING:
     from ..journal.batch import Operation
@@ -230,7 +230,12 @@ def _belongs(found: OpenInvocation, key_text: str, since_ms: int) -> bool:
     if not isinstance(accepted, Accepted) or accepted.key != key_text or found.begun_ms > since_ms - YOUNG_MS:
         return False
     # A parked one may stand beside its lane, where whoever resumes it finds it by its id; a scheduled one has to.
-    return not is_over(found) and not found.is_parked and not isinstance(found.records[-1], Paused | Scheduled)
+    return (
+        not is_over(found)
+        and not found.is_parked
+        and not isinstance(found.records[-1], Paused)
+        and not is_scheduled(found)
+    )
 
 
 def _sleeps(invocation: Invocation) -> bool:

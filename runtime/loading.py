@@ -14,6 +14,7 @@ from ..journal.codec import Undecodable
 from ..journal.errors import InternalError, KeylaneError, StoreError, StoreUnavailable
 from ..journal.history import first_arguments
 from ..journal.lane_reading import LaneContents, OpenInvocation, ask, read_invocations, read_lane
+from ..journal.mail import Mail
 from ..journal.outcomes import IdempotencyEntry
 from ..journal.recall import DAY_MS
 from ..journal.records import (
@@ -27,7 +28,6 @@ from ..journal.records import (
     Released,
     Restarted,
     Resumed,
-    Scheduled,
 )
 from ..journal.restarting import version_of
 from ..journal.snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words
@@ -312,6 +312,7 @@ class Loading:
             found = replace(found, undecodable=found.undecodable or str(error))
         invocation.accepted = True
         invocation.standing = standing
+        invocation.mail = found.mail
         invocation.records = commands_of(found.records)
         invocation.patches = frozenset(each.name for each in found.records if isinstance(each, PatchMarked))
         invocation.unmarked = ()
@@ -383,7 +384,7 @@ class Loading:
             while partition.finding and partition.phase is Phase.OPEN:
                 ids = list(islice(partition.finding, FOUND_AT_ONCE))
                 found = await read_invocations(self._store, partition.space, ids)
-                scheduled = [each for each in found if _is_scheduled(each)]
+                scheduled = [each for each in found if is_scheduled(each)]
                 extras = await self._extras(partition, LaneContents(ObjectState({}), scheduled))
                 for each in found:
                     partition.finding.pop(each.raw_id, None)
@@ -402,7 +403,7 @@ class Loading:
         if not isinstance(accepted, Accepted) or _has_ended(found):
             # One that is nowhere is not due any more.
             partition.forget_due(raw_id)
-        elif not _is_scheduled(found):
+        elif not is_scheduled(found):
             partition.lane(accepted.key)
         elif not partition.in_hand.reaches(IN_HAND_MAX):
             self._release(partition, accepted, found, extras)
@@ -410,6 +411,7 @@ class Loading:
     def _release(self, partition: Partition, accepted: Accepted, found: OpenInvocation, extras: _Extras) -> None:
         lane = partition.lane(accepted.key)
         extras = _Extras({}, extras.claims)
+        found = _with_early(partition, found)
         invocation = self._revived(lane, replace(found, records=[*found.records, Released()]), extras)
         release(lane, accepted, invocation)
         self._park_without_handler(lane, invocation)
@@ -448,8 +450,24 @@ def is_over(found: OpenInvocation) -> bool:
         return False
 
 
-def _is_scheduled(found: OpenInvocation) -> bool:
-    return len(found.records) > 1 and isinstance(found.records[-1], Scheduled)
+def is_scheduled(found: OpenInvocation) -> bool:
+    """Return whether an invocation is to begin later."""
+    try:
+        return len(found.records) > 1 and replay(found.records).status is Status.SCHEDULED
+    except IllegalTransition:
+        return False
+
+
+def _with_early(partition: Partition, found: OpenInvocation) -> OpenInvocation:
+    """Return what was read of a scheduled invocation with the signals that were queued for it since."""
+    known = set[bytes]() if found.mail is None else found.mail.messages
+    early = [each for each in partition.early_signals.pop(found.raw_id, ()) if each.message not in known]
+    if not early:
+        return found
+    mail = found.mail or Mail()
+    for each in early:
+        mail.note(each, partition.now_ms())
+    return replace(found, records=[*found.records, *early], mail=mail)
 
 
 def _has_ended(found: OpenInvocation) -> bool:

@@ -31,7 +31,7 @@ from ..journal.requests import Request
 from .endings import answer
 from .failures import refused
 from .lane_mending import FOR_EVER, LaneMending, loaded
-from .loading import is_over
+from .loading import is_over, is_scheduled
 from .partition import OwnershipLost
 
 if TYPE_CHECKING:
@@ -133,8 +133,9 @@ class Mending:
 
     def _begin_later(self, partition: Partition, found: OpenInvocation, writes: list[Operation]) -> list[str]:
         """Enter the due time of an invocation that is scheduled, by its records."""
-        raw_id, last = found.raw_id, found.records[-1] if found.records else None
-        if not isinstance(last, Scheduled) or raw_id in partition.open or partition.was_released(raw_id):
+        raw_id = found.raw_id
+        last = next((each for each in found.records if isinstance(each, Scheduled)), None)
+        if last is None or not is_scheduled(found) or raw_id in partition.open or partition.was_released(raw_id):
             return []
         left_ms = max(found.begun_ms + last.delay_ms - partition.now_ms(), 0)
         writes.append(operations.schedule(raw_id, left_ms))

@@ -10,7 +10,15 @@ import anyio
 
 from ..journal import noted, operations
 from ..journal.batch import Operation
-from ..journal.command_records import CallCompleted, CallStarted, MessageSent, TimerFired, TimerSet
+from ..journal.command_records import (
+    CallCompleted,
+    CallStarted,
+    MessageSent,
+    TimerFired,
+    TimerSet,
+    WaitCompleted,
+    WaitExpired,
+)
 from ..journal.errors import Deadlock, Fenced, KeylaneError, StoreUnavailable
 from ..journal.futures import resolve
 from ..journal.key import format_id
@@ -93,7 +101,7 @@ class Messages:
                 *ctx.carried(),
             )  # fmt: skip
             request = order.request(RequestKind.OBJECT_SEND, raw_id, None, None, delay_ms=delay_ms)
-            await self._write(ctx, lane, invocation, fact, [_post(lane, space, request.encode())])
+            await self._write(ctx, lane, invocation, fact, [post(lane, space, request.encode())])
             found = fact
         elif isinstance(found, MessageSent) and _is_for(found, order):
             await ctx.pass_taken(ctx.take_index())
@@ -142,7 +150,7 @@ class Messages:
         path = _held(lane, invocation)
         caller = Caller(own.type_name, own.number, lane.key_text, invocation.raw_id, index, path)
         request = order.request(RequestKind.OBJECT_CALL, raw_id, None, None, caller=caller)
-        more = [_post(lane, space, request.encode()), operations.stand_still(lane.key_text)]
+        more = [post(lane, space, request.encode()), operations.stand_still(lane.key_text)]
         await self._write(ctx, lane, invocation, fact, more)
         return fact
 
@@ -175,14 +183,14 @@ class Messages:
 
     async def _ended(
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place
-    ) -> CallCompleted | TimerFired:
+    ) -> CallCompleted | TimerFired | WaitCompleted | WaitExpired:
         """Return the record that ends a wait, once it is durable."""
         if ctx.conductor is not None:
             ended = await ctx.conductor.handed(index)
-            assert isinstance(ended, CallCompleted | TimerFired)
+            assert isinstance(ended, CallCompleted | TimerFired | WaitCompleted | WaitExpired)
             return ended
         found = ctx.next_recorded()
-        if isinstance(found, CallCompleted | TimerFired):
+        if isinstance(found, CallCompleted | TimerFired | WaitCompleted | WaitExpired):
             ctx.pass_recorded()
             return found
         return await self.waits.ended(ctx, lane, invocation, index)
@@ -222,16 +230,25 @@ class Messages:
             raise deadlock(path, Held(order.object_name, order.key_text, order.handler_name))
 
     async def _write(
-        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, fact: Record, more: list[Operation]
+        self,
+        ctx: ExclusiveContext,
+        lane: Lane,
+        invocation: Invocation,
+        fact: Record,
+        more: list[Operation],
+        end: WaitCompleted | None = None,
     ) -> None:
         """Make a command durable, with what leaves with it and the state written since the last durable point.
 
         Nothing need be durable before: whatever the command is built on lies ahead of it in the same lane, and a commit
         that is refused takes those behind it in its lane along. A branch that begins a wait goes on at once: all that
-        it can do is wait.
+        it can do is wait. A wait for what has come already ends in the same commit, or no new owner would see to it; a
+        handler with branches is run again by one in any case, since its lane does not stand still.
         """
         if ctx.conductor is not None:
-            ctx.conductor.write(fact, more)
+            ctx.conductor.write(fact, [] if end is not None else more)
+            if end is not None:
+                self.waits.complete(invocation, end, more, _nothing, _nothing)
             if isinstance(fact, RESUMING):
                 await ctx.conductor.durable(place_of(fact))
             return
@@ -241,10 +258,14 @@ class Messages:
         record(invocation, fact)
         delta = kept_delta(lane, ctx.writes)
         writes.append(operations.record(lane.partition.space, invocation.raw_id, fact))
+        if end is not None:
+            record(invocation, end)
+            writes.append(operations.record(lane.partition.space, invocation.raw_id, end))
         writes.extend(state_change(lane, invocation, delta))
         writes.extend(more)
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done = partial(_written, invocation, fact, durable, was_accepted)
+        facts = (fact,) if end is None else (fact, end)
+        done = partial(_written, invocation, facts, durable, was_accepted)
         lane.commit(writes, delta or None, done, takes_in=not was_accepted, about=invocation.raw_id)
         await ctx.through(durable)
         ctx.pass_durable_point()
@@ -261,7 +282,8 @@ def _held(lane: Lane, invocation: Invocation) -> tuple[Held, ...]:
     return (own,) if invocation.caller is None else (*invocation.caller.path, own)
 
 
-def _post(lane: Lane, space: PartitionSpace, message: bytes) -> Operation:
+def post(lane: Lane, space: PartitionSpace, message: bytes) -> Operation:
+    """Return what sends a message with the next commit of a lane."""
     weigh(lane, message)
     return operations.post(lane.partition.space, space.name, message)
 
@@ -279,7 +301,7 @@ def _in_words(ctx: ExclusiveContext, what: str, order: Order) -> str:
 
 def _written(
     invocation: Invocation,
-    fact: Record,
+    facts: tuple[Record, ...],
     future: asyncio.Future[None],
     was_accepted: bool,  # noqa: FBT001, a callback's argument
     now_ms: int,
@@ -287,8 +309,13 @@ def _written(
 ) -> None:
     """Note a durable command for the next run, also when the one that wrote it waits no longer."""
     if error is None:
-        invocation.records.append(fact)
-        note_due(invocation, fact, now_ms)
+        invocation.records.extend(facts)
+        if len(facts) == 1:
+            note_due(invocation, facts[0], now_ms)
     elif not was_accepted and not isinstance(error, Fenced | OwnershipLost):
         take_out(invocation)
     resolve(future, None, error)
+
+
+def _nothing() -> None:
+    pass

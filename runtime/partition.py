@@ -24,6 +24,7 @@ from .turning_away import turn_away_lane
 if TYPE_CHECKING:
     from ..journal.keyspace import PartitionSpace
     from ..journal.outcomes import IdempotencyEntry
+    from ..journal.records import SignalReceived
     from ..journal.store import Store
     from ..journal.tenure import Tenure
     from ..journal.writer import PartitionWriter
@@ -158,6 +159,8 @@ class Partition:
         #: What fell due and is looked for, in order of the due times.
         self.finding: dict[bytes, None] = {}
         self.is_finding = False
+        #: Signals to what is scheduled, which whoever lets it begin may not find among the records that it has read.
+        self.early_signals: dict[bytes, list[SignalReceived]] = {}
         self.inbox = InboxPlace()
         self.running = 0
         self.serving: set[bytes] = set()

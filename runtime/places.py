@@ -91,6 +91,10 @@ class Places:
             self._owners[object_name] = owner
         return owner
 
+    def partitions(self, object_name: str) -> int:
+        """Return how many partitions a type has that is known to this process."""
+        return self._count(object_name) or 0
+
     def _count(self, object_name: str) -> int | None:
         count = self._partitions.get(object_name)
         if count is None and self._local is not None:

@@ -10,6 +10,7 @@ from ..journal.batch import Commit
 from ..journal.errors import Fenced, InternalError, StoreFull
 from ..journal.records import Accepted
 from .endings import claim_writes, refuse
+from .invocation import Hold
 from .large_values import USUAL_BYTES
 from .partition import OwnershipLost
 from .turning_away import turn_away
@@ -39,6 +40,8 @@ def schedule(partition: Partition, key_text: str, invocation: Invocation, delay_
     if invocation.client is not None:
         writes.append(operations.announce(invocation.client, raw_id, None))
     partition.open[raw_id] = invocation
+    # Until it is durable nobody can do anything with it.
+    invocation.hold = Hold.RECALLING
     weight = 0 if invocation.payload is None else len(invocation.payload)
     done = partial(_scheduled, partition, invocation, delay_ms)
     partition.writer.commit(Commit(writes, done, takes_in=True, weight=weight if weight > USUAL_BYTES else 0))
@@ -59,10 +62,13 @@ def _scheduled(
     if error is not None:
         failed = InternalError(f"the store refused to schedule this invocation: {error}")
         refuse(partition, invocation.raw_id, invocation.entry, invocation.client, failed)
-        return
-    partition.saw_time(now_ms)
-    partition.remember(invocation.raw_id)
-    partition.host.due_in(partition, delay_ms)
+    else:
+        partition.saw_time(now_ms)
+        partition.remember(invocation.raw_id)
+        partition.host.due_in(partition, delay_ms)
+    callbacks, invocation.on_recalled = invocation.on_recalled, []
+    for callback in callbacks:
+        callback()
 
 
 def release(lane: Lane, accepted: Accepted, invocation: Invocation) -> None:

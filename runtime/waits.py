@@ -20,6 +20,7 @@ from ..journal.command_records import (
     CallStarted,
     TimerFired,
     TimerSet,
+    WaitCompleted,
     WaitExpired,
     WaitStarted,
     WaitWithdrawn,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("keylane.invocation")
 
-_End: TypeAlias = CallCompleted | TimerFired | WaitExpired
+_End: TypeAlias = CallCompleted | TimerFired | WaitCompleted | WaitExpired
 
 
 class Waits:
@@ -72,11 +73,11 @@ class Waits:
         self.is_never_resident = residency_seconds == 0 or forced() == "suspend"
         #: Asked what takes the registration of a wait away that is withdrawn.
         self.on_withdrawn: list[Callable[[Lane, Invocation, OpenWait], list[Operation]]] = []
+        #: Told of waits that nobody waits for any more, and that have ended: what came was taken by nobody.
+        self.on_abandoned: list[Callable[[Lane, Invocation, Place], None]] = []
         self.slots: Slots[Lane]
 
-    async def ended(
-        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place
-    ) -> CallCompleted | TimerFired:
+    async def ended(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place) -> _End:
         """Wait for the record that ends the open wait of an invocation; its slot serves others meanwhile.
 
         Raises:
@@ -84,7 +85,7 @@ class Waits:
         """
         if ctx.conductor is not None:
             ended = await ctx.conductor.handed(index)
-            assert isinstance(ended, CallCompleted | TimerFired)
+            assert isinstance(ended, _End)
             return ended
         while True:
             ctx.check_current()
@@ -136,6 +137,8 @@ class Waits:
             standing = invocation.standing
             wait = None if standing is None else standing.wait_at(place)
             if wait is None:
+                for tell in self.on_abandoned:
+                    tell(lane, invocation, place)
                 continue
             fact = WaitWithdrawn(place)
             record(invocation, fact)
@@ -233,6 +236,25 @@ class Waits:
                 if invocation.conductor is not None:
                     invocation.conductor.is_due(place)
 
+    def complete(
+        self,
+        invocation: Invocation,
+        fact: WaitCompleted,
+        more: list[Operation],
+        done: Callable[[], None],
+        again: Callable[[], None],
+    ) -> None:
+        """End a wait for a signal or a completion with what has come; no due time of it is left."""
+        standing = invocation.standing
+        assert standing is not None
+        wait = standing.wait_at(fact.index)
+        if wait is not None and delay_of(wait) is not None:
+            # It may be on its way yet, in which case it is not among the moments, but the store will have it.
+            forget_due(invocation, fact.index)
+            if invocation.hold is not Hold.RETRYING:
+                more = [*more, entry_of(invocation.lane.partition, invocation)]
+        self._end(invocation, fact, more, done, again)
+
     def _end(
         self,
         invocation: Invocation,
@@ -316,10 +338,10 @@ def let_go(invocation: Invocation) -> None:
     future.set_exception(Suspended())
 
 
-def _end_of(invocation: Invocation, index: Place) -> CallCompleted | TimerFired | None:
+def _end_of(invocation: Invocation, index: Place) -> _End | None:
     """Return the durable record that ends a wait, if there is one."""
     for each in reversed(invocation.records):
-        if isinstance(each, CallCompleted | TimerFired):
+        if isinstance(each, _End):
             return each if each.index == index else None
     return None
 

@@ -32,7 +32,6 @@ from .lane_mending import LaneMending
 from .lease_thread import HeldLease, LeaseThread
 from .loading import Loading
 from .mending import Mending
-from .messages import Messages
 from .outbox import Outbox
 from .ownership import Ownership
 from .partition import FirstArguments, Partition, Phase
@@ -42,6 +41,10 @@ from .probes import Probes
 from .reads import Reads, Serving
 from .residency import Residency
 from .retention import Retention
+from .signal_boxes import SignalBoxes
+from .signal_delivery import SignalDelivery
+from .signal_intake import SignalIntake
+from .signals import Signals
 from .slots import Slots
 from .steps import Steps
 from .timers import Timers
@@ -101,6 +104,8 @@ class Worker:
         self._intake = Intake(self._reads.serve, settings.lane_slots * CALLS_PER_SLOT, self._repair)
         self._intake.waits = self._waits
         self._validating = self._intake.validating = Validating(self._reads, settings.payload_limit_bytes)
+        self._boxes = SignalBoxes(store, self._errands)
+        self._intake.signals = SignalIntake(store, self._errands, self._boxes, SignalDelivery(self._waits))
         self._execution = Execution(settings, self._timers, self._limiter)
         self._inboxes = InboxReader(store, self._intake, self._errands, self._partitions)
         self._blob_sweep = BlobSweep(store, self._partitions)
@@ -177,9 +182,9 @@ class Worker:
         steps = Steps(self._settings, self._slots, self._timers, self._step_limiter)
         places = Places(self._store, self.doors)
         self._execution.steps = steps
-        self._execution.messages = Messages(
-            self._app, places, steps, self._waits, self._timers, self._settings.payload_limit_bytes
-        )
+        signals = Signals(self._app, places, steps, self._waits, self._timers, self._settings.payload_limit_bytes)
+        signals.boxes, signals.store = self._boxes, self._store
+        self._execution.messages = signals
         self._reads.slots = Slots[Serving](READ_SLOTS, self._reads.serve_now, _asker_of, tasks)
         self._validating.slots = Slots[Validation](VALIDATOR_SLOTS, self._validating.turn, _sender_of, tasks)
         self.idle = Idle(

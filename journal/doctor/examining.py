@@ -9,22 +9,14 @@ from typing import Any, Final
 import redis.exceptions
 
 from ..codec import Undecodable
-from ..command_records import (
-    CallCompleted,
-    CallStarted,
-    MessageSent,
-    StepAttemptFailed,
-    StepCompleted,
-    StepFailed,
-    TimerFired,
-    TimerSet,
-)
+from ..command_records import Command
 from ..keyspace import PartitionSpace
-from ..noted import Noted, noted, standing_of
-from ..record_bytes import decode
-from ..records import Accepted, AttemptFailed, Paused, Resumed
+from ..noted import Noted, noted, standing_of, telling_before
+from ..record_bytes import decode, encode
+from ..records import Accepted, AttemptFailed, Paused, Resumed, SignalReceived
 from ..snapshots import Entry
 from ..store import Store
+from ..transitions import OpenWait
 from .facts import InvocationFacts
 from .scanning import FOR_EVER
 
@@ -42,10 +34,6 @@ OPEN_WAIT_PAGE: Final = 64
 
 #: A call or a timer stays open over these.
 _OVER_A_WAIT: Final = (AttemptFailed, Paused, Resumed)
-#: What settles a command of the handler, or begins one: the newest of these says whether one is open.
-_COMMANDS: Final = (
-    StepCompleted, StepAttemptFailed, StepFailed, MessageSent, CallStarted, CallCompleted, TimerSet, TimerFired,
-)  # fmt: skip
 
 _WORDS: Final = 6
 _HEAD: Final = 4
@@ -194,12 +182,22 @@ async def _read_turn(
         if lane is None:
             continue
         size_bytes += _size_of(lane)
-        facts = _facts(question, key, lane, in_charge)
+        seen = await _told(store, question.space, lane.invocations[0])
+        facts = _facts(question, key, lane, seen, in_charge)
         if isinstance(facts, InvocationFacts):
-            facts = await _with_open_wait(store, facts, lane.invocations[0])
+            facts = await _with_open_wait(store, facts, seen)
         if facts is not None:
             found.append(facts)
     return size_bytes
+
+
+async def _told(store: Store, space: PartitionSpace, seen: Examined) -> Examined:
+    """Return what was seen of an invocation with the newest record that tells where it stands."""
+    if seen.newest is None or not isinstance(seen.newest.record, SignalReceived):
+        return seen
+    newest = (seen.newest_id, [b"r", encode(seen.newest.record)])
+    telling = await telling_before(store, space.invocation(seen.raw_id), [newest])
+    return replace(seen, newest=noted(telling[0]), newest_id=telling[0][0]) if telling else seen
 
 
 async def _with_open_wait(store: Store, facts: InvocationFacts, seen: Examined) -> InvocationFacts:
@@ -213,7 +211,7 @@ async def _with_open_wait(store: Store, facts: InvocationFacts, seen: Examined) 
     if not is_asleep or not isinstance(newest.record, _OVER_A_WAIT):
         return facts
     command = await _newest_command(store, facts.space.invocation(facts.raw_id), seen.newest_id)
-    if command is None or not isinstance(command.record, CallStarted | TimerSet):
+    if command is None or not isinstance(command.record, OpenWait):
         return facts
     standing = facts.standing._replace(waits=(command.record,))
     return replace(facts, standing=standing, waiting_since_ms=command.at_ms)
@@ -225,7 +223,7 @@ async def _newest_command(store: Store, stream: bytes, end: bytes) -> Noted | No
         (page,) = await store.together([("XREVRANGE", stream, b"(" + end, "-", "COUNT", OPEN_WAIT_PAGE)])
         entries = _entries(page)
         notes = [noted(entry) for entry in entries]
-        command = next((note for note in notes if isinstance(note.record, _COMMANDS)), None)
+        command = next((note for note in notes if isinstance(note.record, Command)), None)
         if command is not None or len(entries) < OPEN_WAIT_PAGE:
             return command
         end = entries[-1][0]
@@ -251,9 +249,8 @@ def _key_of(entries: Sequence[Entry]) -> str | None:
 
 
 def _facts(
-    question: Question, key: str | None, lane: ExaminedLane, in_charge: Mapping[str, str]
+    question: Question, key: str | None, lane: ExaminedLane, seen: Examined, in_charge: Mapping[str, str]
 ) -> InvocationFacts | Unfinished | None:
-    (seen,) = lane.invocations
     if seen.newest is None or seen.is_over:
         # It has ended since the walk came by.
         return None

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ..command_records import TimerSet
 from ..keyspace import PartitionSpace
-from ..transitions import Standing, Status
+from ..transitions import Standing, Status, lasts_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +62,8 @@ class InvocationFacts:
             return None
         if standing.delay_ms is not None:
             return self.recorded_ms + standing.delay_ms
-        if isinstance(standing.waiting, TimerSet):
-            return self.waiting_since_ms + standing.waiting.delay_ms
-        return None
+        delay_ms = lasts_ms(standing.waiting)
+        return None if delay_ms is None else self.waiting_since_ms + delay_ms
 
 
 class Sign(StrEnum):

@@ -35,6 +35,7 @@ class Structure(StrEnum):
     BLOBS = "blobs"
     SET_ASIDE = "p:"
     BLOCKED = "blocked"
+    SIGNALS = "g:"
 
 
 #: The type of each; what has a name of its own ends with a colon and goes on with that.
@@ -59,6 +60,7 @@ TYPES: Final = {
     Structure.BLOBS: b"zset",
     Structure.SET_ASIDE: b"set",
     Structure.BLOCKED: b"set",
+    Structure.SIGNALS: b"hash",
 }
 
 _FIXED: Final = {each.value.encode(): each for each in Structure if not each.value.endswith(":")}
@@ -119,7 +121,7 @@ def _fits(structure: Structure, rest: bytes) -> bool:
     match structure:
         case Structure.INVOCATION | Structure.RESULT:
             return len(rest) == ID_BYTES
-        case Structure.LANE | Structure.OBJECT | Structure.OBJECT_BLOBS | Structure.SET_ASIDE:
+        case Structure.LANE | Structure.OBJECT | Structure.OBJECT_BLOBS | Structure.SET_ASIDE | Structure.SIGNALS:
             return key_text(rest) is not None
         case Structure.CLAIMS:
             return rest.isdigit()

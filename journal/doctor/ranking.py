@@ -93,7 +93,8 @@ def in_words(facts: InvocationFacts, health: LeaseHealth | None) -> str:
     owner = PartitionOwner() if health is None else owner_of(health)
     around = Surroundings(owner, facts.now_ms, facts.in_charge, is_type_known=True)
     due_at = None if facts.due_ms is None else moment(facts.due_ms)
-    return why(facts.standing, facts.problem, None, due_at, around)
+    name = format_id(facts.space.type_name, facts.space.number, facts.raw_id)
+    return why(facts.standing, facts.problem, None, due_at, around, name, moment(facts.recorded_ms))
 
 
 def owner_of(health: LeaseHealth) -> PartitionOwner:

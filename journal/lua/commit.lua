@@ -33,6 +33,7 @@
 --         j k ms member  note in sorted set k that member was used ms from now; 0 for just now
 --         z k member ms  take member out of sorted set k, unless it was used after that time
 --         g k field      delete a field of hash k, if the z before it took its member out
+--         G k field      delete a field of hash k
 --         m k member     add to set k
 --         v k member     take out of set k
 --         p message      announce an answer
@@ -45,7 +46,7 @@
 
 local ARITY = {
   s = 4, e = 3, h = 4, t = 3, k = 2, n = 4, o = 3, x = 4, y = 3, q = 4, f = 4, u = 4, w = 2, l = 2, d = 3, c = 2, i = 2,
-  b = 2, p = 2, j = 4, z = 4, g = 3, m = 3, v = 3
+  b = 2, p = 2, j = 4, z = 4, g = 3, G = 3, m = 3, v = 3
 }
 -- All trims of a batch together drop so many entries at most: the next ones go with the trims to come.
 local TRIMMED = 2000
@@ -116,6 +117,7 @@ function apply.g(keys, argv, i)
   if was_taken_out then redis.call('HDEL', keys[tonumber(argv[i + 1])], argv[i + 2]) end
   was_taken_out = false
 end
+function apply.G(keys, argv, i) redis.call('HDEL', keys[tonumber(argv[i + 1])], argv[i + 2]) end
 function apply.m(keys, argv, i) redis.call('SADD', keys[tonumber(argv[i + 1])], argv[i + 2]) end
 function apply.v(keys, argv, i) redis.call('SREM', keys[tonumber(argv[i + 1])], argv[i + 2]) end
 function apply.w(keys, argv, i) redis.call('SADD', keys[3], argv[i + 1]) end

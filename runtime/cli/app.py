@@ -13,7 +13,7 @@ import typer
 from ...journal.reading import TIMELINE_ENTRIES
 from ...journal.safety import Durability, Replicated
 from ..orders import LONGEST_SECONDS
-from . import calls, hosting, logs, restoring, views
+from . import calls, hosting, logs, restoring, signals, views
 from . import doctor as checkup
 from .output import survive_any_text, write_line
 from .shell import (
@@ -55,6 +55,13 @@ IdempotencyKey = Annotated[
     str | None,
     typer.Option("--idempotency-key", metavar="KEY", help="The same key and argument get the first call's result."),
 ]
+AwakeableText = Annotated[str, typer.Argument(metavar="ID", help="The awakeable, e.g. Order.3.019a….7.")]
+JsonValue = Annotated[str, typer.Argument(metavar="JSON", help="The value as JSON; - reads it from stdin.")]
+MessageId = Annotated[
+    str | None,
+    typer.Option("--message-id", metavar="ID", help="The same id for the same target is taken in once."),
+]
+SentBy = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who sends it; it goes into the record.")]
 AppReference = Annotated[
     str, typer.Argument(metavar="MODULE:APP", help="The app, e.g. shop.orders:app; the attribute defaults to app.")
 ]
@@ -271,6 +278,75 @@ def resume(
     """
     shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(calls.resume, shell, invocation, reason=reason, by=by, timeout=timeout))
+
+
+@app.command(epilog=VALUES)
+def resolve(
+    awakeable: AwakeableText,
+    value: JsonValue,
+    *,
+    message_id: MessageId = None,
+    by: SentBy = None,
+    timeout: TimeoutSeconds = None,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Complete an awakeable with a value.
+
+    Prints what became of it. Exit code 0 when it was accepted, 1 otherwise.
+    """
+    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell.run(partial(signals.resolve, shell, awakeable, value, signals.Message(message_id, by, timeout)))
+
+
+@app.command()
+def reject(
+    awakeable: AwakeableText,
+    reason: Annotated[str, typer.Argument(metavar="REASON", help="What its handler is told.")],
+    *,
+    code: Annotated[str | None, typer.Option("--code", metavar="CODE", help="The code of the error.")] = None,
+    message_id: MessageId = None,
+    by: SentBy = None,
+    timeout: TimeoutSeconds = None,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Complete an awakeable with a failure.
+
+    Prints what became of it. Exit code 0 when it was accepted, 1 otherwise.
+    """
+    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell.run(partial(signals.reject, shell, awakeable, reason, code, signals.Message(message_id, by, timeout)))
+
+
+@app.command(epilog=VALUES)
+def signal(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="An invocation id; with --key, an object type.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The signal's name.")],
+    value: JsonValue,
+    *,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="TENANT/KEY", help="Send it to whoever waits for it in this object."),
+    ] = None,
+    message_id: MessageId = None,
+    by: SentBy = None,
+    timeout: TimeoutSeconds = None,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Send a signal to an invocation, or to an object.
+
+    Who does not wait for it yet gets it later. Prints what became of it. Exit code 0 when it was accepted, 1 otherwise.
+    """
+    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell.run(partial(signals.signal, shell, target, key, name, value, signals.Message(message_id, by, timeout)))
 
 
 @app.command()

@@ -19,6 +19,7 @@ from ...journal.descriptions import (
     OpenInvocation,
     PartitionOwner,
     StateValue,
+    WaitingSignal,
     What,
 )
 from ...journal.outcomes import Failure
@@ -86,6 +87,9 @@ def print_invocation(out: Page, told: InvocationDescription) -> None:
     _print_pairs(out, _invocation_pairs(told))
     if told.steps:
         out.put(_steps(told))
+    if told.signals:
+        out.put("signals that it has not waited for yet")
+        out.put(_signals(told.signals))
     if told.error is not None and told.error.traceback:
         out.put("\n".join(f"  | {shown(line)}" for line in told.error.traceback.splitlines()))
 
@@ -187,6 +191,11 @@ def _steps(told: InvocationDescription) -> Table:
     return _table(("step", "name", "at", "outcome", "failed", "size", "error"), rows)
 
 
+def _signals(signals: Sequence[WaitingSignal]) -> Table:
+    rows = [(each.name, moment(each.at), each.by, size(each.size_bytes)) for each in signals]
+    return _table(("name", "at", "by", "size"), rows)
+
+
 def _step_state(*, is_settled: bool, has_failed: bool) -> str:
     if not is_settled:
         return "to be tried again" if has_failed else "waited for"
@@ -209,6 +218,9 @@ def print_object(out: Page, told: ObjectDescription) -> None:
     out.put(_state(told))
     out.put("\nlane")
     _print_lane(out, told.lane, told.read_at)
+    if told.signals:
+        out.put("\nsignals that nobody has waited for yet")
+        out.put(_signals(told.signals))
     out.put(f"\njournal{', the newest entries of a longer one' if told.is_timeline_cut else ''}")
     out.put(_timeline(told.timeline))
 

@@ -39,6 +39,7 @@ from .journal.errors import (
     UnknownObject,
     UnsafeStore,
     ValueLost,
+    WaitTimeout,
     WrongKeyType,
 )
 from .journal.key import Key
@@ -50,14 +51,20 @@ from .objects.handler import Handler, NoInput
 from .objects.messaging import Sent
 from .objects.policies import RetryPolicy
 from .objects.settings import Settings
+from .objects.verdicts import Accepted, AlreadyCompleted, Expired, NotPermitted, UnknownTarget, WaitVerdict
 from .objects.virtual_object import VirtualObject
+from .objects.waiting import Awakeable, BlockingAwakeable
 from .runtime.blocking import BlockingClient
 from .runtime.client import Client
 from .runtime.handle import Handle, Verdict
 from .runtime.runtime import Runtime
 
 __all__ = [
+    "Accepted",
+    "AlreadyCompleted",
     "App",
+    "Awakeable",
+    "BlockingAwakeable",
     "BlockingClient",
     "BlockingObjectContext",
     "BlockingSharedContext",
@@ -69,6 +76,7 @@ __all__ = [
     "Draining",
     "DurableTask",
     "EffectRejected",
+    "Expired",
     "Fenced",
     "Handle",
     "Handler",
@@ -86,6 +94,7 @@ __all__ = [
     "MessageLost",
     "MigrationFailed",
     "NoInput",
+    "NotPermitted",
     "ObjectContext",
     "Overloaded",
     "PayloadTooLarge",
@@ -108,9 +117,12 @@ __all__ = [
     "TerminalError",
     "UnknownHandler",
     "UnknownObject",
+    "UnknownTarget",
     "UnsafeStore",
     "ValueLost",
     "Verdict",
     "VirtualObject",
+    "WaitTimeout",
+    "WaitVerdict",
     "WrongKeyType",
 ]

@@ -179,6 +179,14 @@ class Model:
             self.contents.hashes.pop(key, None)
         self.was_taken_out = False
 
+    def _G(self, key: bytes, name: bytes | str, *, now_ms: int) -> None:  # noqa: N802, the letter of the operation
+        del now_ms
+        fields = self.contents.hashes.get(key, {})
+        fields.pop(_as_bytes(name), None)
+        if not fields:
+            self.contents.hashes.pop(key, None)
+            self.contents.expiring.discard(key)
+
     def _m(self, key: bytes, member: bytes, *, now_ms: int) -> None:
         del now_ms
         self.contents.sets.setdefault(key, set()).add(member)

@@ -75,6 +75,8 @@ def every_commit(space: PartitionSpace) -> Iterator[list[Operation]]:
     yield [*operations.keep_blob(space, KEY, DIGEST, b"large"), operations.set_aside(space, KEY, PARKED)]
     yield [operations.touch_blob(space, KEY, DIGEST), operations.take_up(space, KEY, PARKED)]
     yield operations.collect_blob(space, KEY, DIGEST, LATER_MS)
+    yield operations.keep_signal(space, KEY, 1, b"early", HOUR_MS)
+    yield [*operations.keep_signal(space, KEY, 2, b"later", HOUR_MS), operations.take_signal(space, KEY, 1)]
 
 
 def letters_used(space: PartitionSpace) -> set[bytes]:

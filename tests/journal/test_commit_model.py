@@ -34,7 +34,7 @@ lanes, ids = st.sampled_from(LANES), st.sampled_from(IDS)
 words = st.binary(max_size=4)
 streams = st.one_of(lanes.map(SPACE.object), ids.map(SPACE.invocation))
 days = st.integers(1, 2).map(SPACE.idempotency)
-hashes = st.one_of(days, lanes.map(SPACE.blobs))
+hashes = st.one_of(days, lanes.map(SPACE.blobs), lanes.map(SPACE.signals))
 
 
 def with_lane(letter: bytes) -> st.SearchStrategy[Operation]:
@@ -80,6 +80,7 @@ OPERATIONS: dict[bytes, st.SearchStrategy[Operation]] = {
     b"j": st.tuples(st.just(b"j"), st.just(SPACE.blob_index), st.sampled_from([0, HOUR_MS]), words),
     b"z": st.tuples(st.just(b"z"), st.just(SPACE.blob_index), words, st.sampled_from([0, LONG_FROM_NOW_MS])),
     b"g": st.tuples(st.just(b"g"), lanes.map(SPACE.blobs), words),
+    b"G": st.tuples(st.just(b"G"), lanes.map(SPACE.signals), words),
     b"m": st.tuples(st.just(b"m"), lanes.map(SPACE.set_aside), ids),
     b"v": st.tuples(st.just(b"v"), lanes.map(SPACE.set_aside), ids),
 }

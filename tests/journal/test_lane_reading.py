@@ -134,8 +134,8 @@ async def test_open_invocations_are_read_in_the_order_of_the_lane(store: Store, 
     assert await read_lane(store, space, KEY) == LaneContents(
         ObjectState({"a": b"1", "b": b"2"}, 1),
         [
-            OpenInvocation(IDS[1], [accepted(IDS[1]), step], begun_ms=1_000),
-            OpenInvocation(IDS[0], [accepted(IDS[0])], begun_ms=1_000),
+            OpenInvocation(IDS[1], [accepted(IDS[1]), step], begun_ms=1_000, last_ms=2_000),
+            OpenInvocation(IDS[0], [accepted(IDS[0])], begun_ms=1_000, last_ms=1_000),
             OpenInvocation(IDS[2], []),
         ],
     )

@@ -2,7 +2,18 @@
 
 from typing import Any, assert_type
 
-from keylane import BlockingClient, Client, Handle, Key
+from keylane import (
+    Accepted,
+    AlreadyCompleted,
+    BlockingClient,
+    Client,
+    Expired,
+    Handle,
+    Key,
+    NotPermitted,
+    UnknownTarget,
+    WaitVerdict,
+)
 
 from .declared import Ask, Done, blocking_refund, blocking_touch, count, refund, refund_many, refund_or_none, touch
 
@@ -19,6 +30,25 @@ async def calls(client: Client) -> None:
     assert_type(await client.send(refund, "acme/1", Ask(1)), Handle[Done])
     assert_type(await (await client.send(touch, "acme/1")).result(), None)
     assert_type(client.attach("Order.3.0193", type=Done), Handle[Done])
+
+
+async def messages(client: Client, blocking: BlockingClient) -> None:
+    assert_type(await client.resolve_awakeable("Order.3.0193.7", Done("x"), by="ana", message_id="m"), WaitVerdict)
+    assert_type(await client.signal("Order.3.0193", "paid", 3, timeout=3), WaitVerdict)
+    assert_type(await client.signal_object("Order", Key("acme", "1"), "paid", [Ask(1)], list[Ask]), WaitVerdict)
+    assert_type(await client.attach("Order.3.0193").signal("paid", 3), WaitVerdict)
+    assert_type(blocking.reject_awakeable("Order.3.0193.7", "no"), WaitVerdict)
+    match await client.signal("Order.3.0193", "paid", 3):
+        case Accepted(replayed=replayed):
+            assert_type(replayed, bool)
+        case AlreadyCompleted(by=by):
+            assert_type(by, str)
+        case Expired() | UnknownTarget() | NotPermitted():
+            pass
+
+
+async def refused_messages(client: Client) -> None:
+    await client.signal("Order.3.0193", "paid")  # type: ignore[call-arg]  # E the value is missing
 
 
 async def refused_calls(client: Client) -> None:

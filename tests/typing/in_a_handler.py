@@ -6,7 +6,17 @@ from random import Random
 from typing import Any, assert_type
 from uuid import UUID
 
-from keylane import BlockingObjectContext, BlockingSharedContext, Key, ObjectContext, RetryPolicy, Sent, SharedContext
+from keylane import (
+    Awakeable,
+    BlockingObjectContext,
+    BlockingSharedContext,
+    Key,
+    ObjectContext,
+    RetryPolicy,
+    Sent,
+    SharedContext,
+    WaitVerdict,
+)
 
 from .declared import Ask, Done, blocking_refund, blocking_touch, count, refund, refund_many, touch
 
@@ -52,6 +62,35 @@ async def messages(ctx: ObjectContext) -> None:
     assert_type(await ctx.send("Order", "acme/1", "touch", delay=0.5), Sent)
     await ctx.sleep(timedelta(days=1))
     await ctx.sleep(0.5)
+
+
+async def waits(ctx: ObjectContext) -> None:
+    awakeable = await ctx.awakeable(Done)
+    assert_type(awakeable, Awakeable[Done])
+    assert_type(awakeable.id, str)
+    assert_type(await awakeable, Done)
+    assert_type(await awakeable.wait(timeout=timedelta(days=1)), Done)
+    assert_type(await (await ctx.awakeable(Done | None)).wait(), Done | None)
+    assert_type(await ctx.awakeable(), Awakeable[Any])
+    assert_type(await ctx.signal("paid", list[Ask]), list[Ask])
+    assert_type(await ctx.signal("paid", Ask | None, timeout=3), Ask | None)
+    assert_type(await ctx.resolve_awakeable("id", Ask(1)), WaitVerdict)
+    assert_type(await ctx.reject_awakeable("id", "no", code="said-no"), WaitVerdict)
+    assert_type(await ctx.send_signal("id", "paid", 3), WaitVerdict)
+    assert_type(await ctx.send_signal(("Order", Key("acme", "1")), "paid", [Ask(1)], list[Ask]), WaitVerdict)
+
+
+async def refused_waits(ctx: ObjectContext) -> None:
+    await ctx.signal("paid")  # type: ignore[call-arg]  # E what it carries has to be said
+    await ctx.signal(3, int)  # type: ignore[arg-type]  # E a name is text
+    _wrong: int = await ctx.signal("paid", str)  # type: ignore[arg-type]  # E another type
+    _other: int = await (await ctx.awakeable(str))  # type: ignore[assignment]  # E another type
+
+
+def blocking_waits(ctx: BlockingObjectContext) -> None:
+    assert_type(ctx.awakeable(Done).wait(timeout=3), Done)
+    assert_type(ctx.signal("paid", Ask), Ask)
+    assert_type(ctx.send_signal("id", "paid", 3), WaitVerdict)
 
 
 def blocking_messages(ctx: BlockingObjectContext) -> None:
