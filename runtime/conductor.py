@@ -187,7 +187,7 @@ class Conductor:
 
     async def _run(self, branch: Branch, coroutine: Any) -> None:
         try:
-            branch.value = await watched(coroutine, partial(self.saw_awaiting, branch))
+            branch.value = await watched(coroutine, self, branch)
         except BaseException as error:  # noqa: BLE001, it is raised where the branch is awaited
             branch.error = error
 
@@ -211,6 +211,11 @@ class Conductor:
         branch.awaits = awaits
         if awaits is not None and branch.blocked is None:
             self.poke()
+
+    def told(self, branch: Branch, error: BaseException) -> BaseException:
+        """Return what a branch is told of an exception that reaches it outside of ctx: the end of the run as it is."""
+        is_end = self._over is not None and branch.blocked is None and isinstance(error, asyncio.CancelledError)
+        return self._over if is_end and self._over is not None else error
 
     async def result_of(self, branch: Branch) -> Any:
         """Wait for the end of a branch and return its result."""
@@ -305,6 +310,7 @@ class Conductor:
         try:
             yield
         except asyncio.CancelledError:
+            self._check_over()
             self._give_up(branch, place)
             raise
         finally:
@@ -336,6 +342,7 @@ class Conductor:
         try:
             found = await future
         except asyncio.CancelledError:
+            self._check_over()
             if place is not None:
                 self._give_up(branch, place)
             raise
@@ -504,9 +511,13 @@ class Conductor:
         if self._ctx.is_stale:
             self._ctx.end_stale()
             return
-        while (record := self.replay.upcoming()) is not None:
+        while (found := self.replay.upcoming()) is not None:
+            if self.is_live and self._waits.is_always_replayed and isinstance(found, RESUMING):
+                if not self._unsettled and not self._invocation.ending:
+                    self._ctx.end(Suspended())
+                return
             self.replay.hand_over()
-            if self._hand_over(record):
+            if self._hand_over(found):
                 return
         if self._in_flight or self._invocation.ending:
             return

@@ -482,6 +482,15 @@ class ExclusiveContext(WaitingContext):
         self._notes = []
         self.writes = {}
 
+    def replay_if_forced(self) -> None:
+        """End a run that has just got something new, where tests want each to be replayed up to there.
+
+        Raises:
+            Suspended: They do.
+        """
+        if self._messages.waits.is_always_replayed:
+            raise self.end(Suspended())
+
     def carried(self) -> tuple[dict[str, bytes | None], tuple[bytes, ...]]:
         """Return the reads and notes that the next record has to carry."""
         reads = compact(self._lane, self._reads)

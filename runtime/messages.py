@@ -35,7 +35,7 @@ from .handle import value_of
 from .large_values import kept_delta, weigh
 from .orders import Order, order_of
 from .partition import OwnershipLost
-from .replay import RESUMING, place_of
+from .replay import BEGINNINGS, RESUMING, place_of
 
 if TYPE_CHECKING:
     from ..journal.key import Key
@@ -269,6 +269,8 @@ class Messages:
         lane.commit(writes, delta or None, done, takes_in=not was_accepted, about=invocation.raw_id)
         await ctx.through(durable)
         ctx.pass_durable_point()
+        if not isinstance(fact, BEGINNINGS):
+            ctx.replay_if_forced()
 
 
 def deadlock(path: tuple[Held, ...], target: Held) -> Deadlock:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextvars
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .branches import Branch
+    from .conductor import Conductor
     from .context import ExclusiveContext
 
 
@@ -32,7 +34,9 @@ def in_own_context(
                 run(coroutine.close)
                 raise
             except BaseException as error:  # noqa: BLE001, it is the coroutine's to handle
-                awaited = run(coroutine.throw, error)
+                conductor = None if ctx is None else ctx.conductor
+                told = error if conductor is None else conductor.told(conductor.main, error)
+                awaited = run(coroutine.throw, told)
             else:
                 awaited = run(coroutine.send, got)
     except StopIteration as ended:
@@ -40,19 +44,19 @@ def in_own_context(
 
 
 @types.coroutine
-def watched(coroutine: Coroutine[Any, Any, Any], saw: Callable[[Any], None]) -> Generator[Any, Any, Any]:
-    """Run a coroutine and tell what it awaits at each pause."""
+def watched(coroutine: Coroutine[Any, Any, Any], conductor: Conductor, branch: Branch) -> Generator[Any, Any, Any]:
+    """Run the coroutine of a branch and tell what it awaits at each pause."""
     try:
         awaited = coroutine.send(None)
         while True:
-            saw(awaited)
+            conductor.saw_awaiting(branch, awaited)
             try:
                 got = yield awaited
             except GeneratorExit:
                 coroutine.close()
                 raise
             except BaseException as error:  # noqa: BLE001, it is the coroutine's to handle
-                awaited = coroutine.throw(error)
+                awaited = coroutine.throw(conductor.told(branch, error))
             else:
                 awaited = coroutine.send(got)
     except StopIteration as ended:

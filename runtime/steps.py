@@ -290,6 +290,8 @@ class Steps:
         lane.commit(writes, delta or None, partial(_recorded, invocation, fact, durable), takes_in=takes_in)
         await ctx.through(durable)
         ctx.pass_durable_point()
+        if not isinstance(fact, StepAttemptFailed):
+            ctx.replay_if_forced()
 
     @staticmethod
     async def _record_in_turn(

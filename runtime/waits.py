@@ -71,6 +71,8 @@ class Waits:
         self._residents = Residents(let_go, residency_seconds, resident_max)
         #: Whether each wait suspends its handler at once.
         self.is_never_resident = residency_seconds == 0 or forced() == "suspend"
+        #: For tests: whether each record that lets a handler go on suspends it.
+        self.is_always_replayed = forced() == "replay"
         #: Asked what takes the registration of a wait away that is withdrawn.
         self.on_withdrawn: list[Callable[[Lane, Invocation, OpenWait], list[Operation]]] = []
         #: Told of waits that nobody waits for any more, and that have ended: what came was taken by nobody.
@@ -91,6 +93,7 @@ class Waits:
             ctx.check_current()
             found = _end_of(invocation, index)
             if found is not None:
+                ctx.replay_if_forced()
                 return found
             is_dear = invocation.handler.is_blocking or self.is_never_resident
             if is_dear and invocation.standing is not None:

@@ -76,6 +76,7 @@ async def gather_steps(ctx: ObjectContext, seconds: list[float]) -> list[str]:
     return list(await ctx.gather(*(ctx.run(f"s{n}", late, each, str(n)) for n, each in enumerate(seconds))))
 
 
+@pytest.mark.counts_runs
 async def test_gather_runs_steps_at_a_time_and_keeps_the_order_of_the_arguments(runtime: Runtime) -> None:
     """Whatever the order is in which they end."""
     began = asyncio.get_running_loop().time()

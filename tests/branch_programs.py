@@ -1,0 +1,201 @@
+"""Generated handlers with branches, and what each run of one saw, in the order in which it saw it.
+
+A later run of the same invocation has to see all that an earlier one saw, in the same order, before it sees more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections import defaultdict
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import strategies as st
+
+from keylane import App, BranchGroup, ObjectContext, TerminalError, VirtualObject
+
+OWNER = "tests"
+NAMES = ("a", "b")
+
+#: What each run of an object's handler saw: the newest run comes last.
+seen: defaultdict[str, list[list[Any]]] = defaultdict(list)
+
+#: How long steps take, and how things outside of any journal turn out.
+chance = random.Random(0)
+
+player = VirtualObject("Player", owner=OWNER, partitions=2, state=dict.fromkeys(NAMES, str))
+listener = VirtualObject("Listener", owner=OWNER, partitions=2)
+
+
+@listener.handler
+async def listen(ctx: ObjectContext, word: str) -> str:
+    """Answer after a while."""
+    await asyncio.sleep(chance.random() / 500)
+    return f"{word} {secrets.token_hex(2)}"
+
+
+async def act(name: str) -> str:
+    """Take a while, and come to something else each time."""
+    await asyncio.sleep(chance.random() / 200)
+    return f"{name} {secrets.token_hex(2)}"
+
+
+async def refuse(name: str) -> str:
+    """Take a while, and fail."""
+    await asyncio.sleep(chance.random() / 200)
+    raise TerminalError(name)
+
+
+class Play:
+    """One run of a program.
+
+    Args:
+        ctx: The context of the handler.
+    """
+
+    def __init__(self, ctx: ObjectContext) -> None:
+        self.ctx = ctx
+        self.saw: list[Any] = []
+        seen[ctx.key.key].append(self.saw)
+
+    async def branch(self, where: str, program: list[Any]) -> str:
+        """Do what a program says; one that is cut off cleans up."""
+        try:
+            for number, command in enumerate(program):
+                await self.do(f"{where}.{number}", command)
+        except asyncio.CancelledError:
+            self.saw.append((where, "cut off"))
+            self.saw.append((where, "cleaned up", await self.ctx.run("clean up", act, where)))
+            raise
+        self.saw.append((where, "ends"))
+        return where
+
+    async def do(self, where: str, command: Any) -> None:
+        """Do one thing and note what came of it."""
+        match command:
+            case [kind, [*branches]]:
+                got: Any = await self.fork(where, kind, branches)
+            case [kind, word]:
+                got = await self.call_of(where, kind, word)
+        self.saw.append((where, command[0], got))
+
+    async def call_of(self, where: str, kind: str, word: str) -> Any:
+        """Do what needs no branches."""
+        ctx = self.ctx
+        match kind:
+            case "get":
+                return await ctx.get(word, str)
+            case "set":
+                ctx.set(word, f"{where} {word}")
+            case "clear":
+                ctx.clear(word)
+            case "keys":
+                return await ctx.state_keys()
+            case "time":
+                return str(await ctx.time())
+            case "uuid":
+                return str(ctx.uuid())
+            case "random":
+                return ctx.random().random()
+            case "refused":
+                with suppress(TerminalError):
+                    await ctx.run(word, refuse, word)
+            case _:
+                return await self.awaitable(kind, word)
+        return None
+
+    def awaitable(self, kind: str, word: str) -> Any:
+        """Return what a branch may be without a function of its own."""
+        match kind:
+            case "step":
+                return self.ctx.run(word, act, word)
+            case "sleep":
+                return self.ctx.sleep(0.001 * len(word))
+            case "call":
+                return self.ctx.call(listen, f"acme/{word}", word)
+            case _:
+                return self.sent(word)
+
+    async def sent(self, word: str) -> str:
+        """Send a message."""
+        return (await self.ctx.send(listen, f"acme/{word}", word)).id
+
+    def started(self, where: str, branches: list[Any]) -> list[Any]:
+        """Return awaitables of branches."""
+        return [
+            self.awaitable(*each[0])
+            if len(each) == 1 and each[0][0] in DIRECT
+            else self.branch(f"{where}/{number}", each)
+            for number, each in enumerate(branches)
+        ]
+
+    async def fork(self, where: str, kind: str, branches: list[Any]) -> Any:
+        """Do several things at a time."""
+        ctx = self.ctx
+        match kind:
+            case "gather":
+                return list(await ctx.gather(*self.started(where, branches)))
+            case "select":
+                named = {f"n{number}": each for number, each in enumerate(self.started(where, branches))}
+                return list(await ctx.select(**named))
+            case "as_completed":
+                return [await done async for done in ctx.as_completed(*self.started(where, branches))]
+            case _:
+                return await self.group(where, branches)
+
+    async def group(self, where: str, branches: list[Any]) -> Any:
+        """Do the first in the block of a group, the others beside it, and cancel the last."""
+        async with self.ctx.task_group() as group:
+            tasks = self.begin(group, where, branches)
+            first = await self.branch(f"{where}/block", branches[0])
+            tasks[-1].cancel()
+            kept = {f"t{number}": task for number, task in enumerate(tasks[:-1])}
+            race = list(await self.ctx.select(**kept)) if kept else []
+        return [first, race, [task.is_cancelled for task in tasks]]
+
+    def begin(self, group: BranchGroup, where: str, branches: list[Any]) -> list[Any]:
+        """Start the branches of a group."""
+        return [group.create_task(each) for each in self.started(where, branches)]
+
+
+DIRECT = ("step", "sleep", "call")
+
+words = st.sampled_from(["x", "yy", "zzz"])
+simple = st.one_of(
+    st.tuples(st.sampled_from(["step", "sleep", "call", "send", "refused"]), words),
+    st.tuples(st.sampled_from(["get", "set", "clear"]), st.sampled_from(NAMES)),
+    st.tuples(st.sampled_from(["keys", "time", "uuid", "random"]), words),
+)
+
+
+def forks(commands: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Return commands that do several things at a time."""
+    branches = st.lists(st.lists(commands, min_size=1, max_size=3), min_size=1, max_size=4)
+    return st.tuples(st.sampled_from(["gather", "select", "as_completed", "group"]), branches)
+
+
+commands = st.recursive(simple, forks, max_leaves=12)
+programs = st.lists(st.one_of(forks(commands), commands), min_size=1, max_size=4)
+
+
+@player.handler
+async def play(ctx: ObjectContext, program: list[Any]) -> list[Any]:
+    """Run a program and return what it saw."""
+    run = Play(ctx)
+    for number, command in enumerate(program):
+        await run.do(str(number), command)
+    return run.saw
+
+
+app = App([player, listener])
+
+
+def check_runs(key: str) -> int:
+    """Check that each run of an object's handler saw what the one before it saw; returns how many there were."""
+    runs = seen.pop(key)
+    for earlier, later in pairwise(runs):
+        assert later[: len(earlier)] == earlier, f"{key}: {earlier} then {later}"
+    return len(runs)
