@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from .codec import REFERENCE_BYTES, REFERENCE_HEAD, Undecodable
-from .command_records import StepAttemptFailed, StepCompleted, StepFailed, WaitCompleted
+from .command_records import Bare, Command, StepCompleted, WaitCompleted
 from .errors import ValueLost
 from .keyspace import PartitionSpace
 from .lane_reading import ask
@@ -63,7 +63,13 @@ def digests_in(values: Iterable[bytes | None]) -> Iterator[bytes]:
 
 def digests_in_records(records: Iterable[Record]) -> set[bytes]:
     """Return the digests that records refer to."""
-    return {digest for record in records for digest in digests_in(_values_in(record))}
+    return {digest_in(reference) for reference in references_in(records)}
+
+
+def references_in(records: Iterable[Record]) -> set[bytes]:
+    """Return the references that records hold."""
+    values = (value for record in records for value in _values_in(record))
+    return {value for value in values if value is not None and is_reference(value)}
 
 
 def _values_in(record: Record) -> Iterable[bytes | None]:
@@ -72,10 +78,12 @@ def _values_in(record: Record) -> Iterable[bytes | None]:
             return (record.input,)
         case StepCompleted():
             return (record.result, *record.reads.values())
-        case StepAttemptFailed() | StepFailed():
-            return record.reads.values()
-        case WaitCompleted() | SignalReceived():
+        case WaitCompleted():
+            return (_result_in(record.value), *record.reads.values())
+        case SignalReceived():
             return (_result_in(record.value),)
+        case _ if isinstance(record, Command) and not isinstance(record, Bare):
+            return record.reads.values()
         case _:
             return ()
 

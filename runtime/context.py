@@ -29,7 +29,7 @@ from .patches import has_patch
 from .waiting_context import WaitingContext
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime, timedelta
 
@@ -505,7 +505,7 @@ def _form_of(value: object) -> Any:
     return Any if isinstance(value, dict | list | tuple | set | frozenset) else type(value)
 
 
-def commands_of(records: list[Record]) -> list[Record]:
+def commands_of(records: Sequence[Record]) -> list[Record]:
     """Return the records that a replay walks through."""
     return [record for record in what_counts(records) if isinstance(record, Command)]
 

@@ -133,7 +133,7 @@ class Execution:
             payload = invocation.payload
             if payload is not None and len(payload) == REFERENCE_BYTES:
                 payload = await whole(ctx, lane, invocation, payload, "argument")
-            arguments = _arguments(invocation.handler, payload)
+            arguments = arguments_of(invocation.handler, payload)
         except InvalidInput as error:
             self._refuse(lane, invocation, error)
             return
@@ -298,7 +298,7 @@ def paused_error(lane: Lane, invocation: Invocation) -> InvocationPaused:
     )
 
 
-def _arguments(handler: Handler[Any, Any], payload: bytes | None) -> tuple[Any, ...]:
+def arguments_of(handler: Handler[Any, Any], payload: bytes | None) -> tuple[Any, ...]:
     """Return what the handler is called with behind its context.
 
     Raises:

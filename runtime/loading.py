@@ -21,24 +21,22 @@ from ..journal.records import (
     Accepted,
     Completed,
     Failed,
-    PatchMarked,
     Paused,
     PauseReason,
     Record,
     Released,
-    Restarted,
     Resumed,
 )
 from ..journal.restarting import version_of
 from ..journal.snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words
 from ..journal.transitions import IllegalTransition, Standing, Status, replay
-from .context import commands_of
 from .due_times import dues_of
 from .endings import parking, refuse, resumption, skips
 from .invocation import Hold, IdempotencyClaim, Invocation
 from .lane import Lane
 from .large_values import found_in
 from .partition import FirstArguments, Partition, Phase
+from .restarting import recall
 from .scheduling import release
 from .versions import stand_in, why_no_version
 
@@ -313,10 +311,7 @@ class Loading:
         invocation.accepted = True
         invocation.standing = standing
         invocation.mail = found.mail
-        invocation.records = commands_of(found.records)
-        invocation.patches = frozenset(each.name for each in found.records if isinstance(each, PatchMarked))
-        invocation.unmarked = ()
-        invocation.restarts = sum(isinstance(each, Restarted) for each in found.records)
+        recall(invocation, found.records)
         invocation.refers = digests_in_records(found.records) or None
         invocation.attempts = 0 if standing is None else standing.attempts
         invocation.dues = None if standing is None else dues_of(standing, found.records, found.written_ms)

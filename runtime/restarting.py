@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..journal.records import Restarted, Resumed
+from ..journal.records import PatchMarked, Record, Restarted, Resumed
 from ..journal.requests import RestartOrder, ResumeOrder
 from ..journal.restarting import kept
+from .context import commands_of
 from .versions import why_no_version
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .invocation import Invocation
 
 Order: TypeAlias = ResumeOrder | RestartOrder
@@ -31,6 +34,14 @@ def why_it_can_not(invocation: Invocation, order: Order) -> str | None:
     if standing.extras.compensation is not None:
         return "what it did is being undone, so there is nothing to begin again"
     return None
+
+
+def recall(invocation: Invocation, records: Sequence[Record]) -> None:
+    """Have in memory what the records of an invocation say for its next run."""
+    invocation.records = commands_of(records)
+    invocation.patches = frozenset(each.name for each in records if isinstance(each, PatchMarked))
+    invocation.unmarked = ()
+    invocation.restarts = sum(isinstance(each, Restarted) for each in records)
 
 
 def go_on(invocation: Invocation, order: Order) -> Resumed | Restarted:

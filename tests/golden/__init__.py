@@ -1,0 +1,1 @@
+"""Journals that were written once and have to fit the same code for ever, whatever the library becomes."""

@@ -1,0 +1,115 @@
+"""The code that the golden journals were written by. Its handlers are never changed; new ones may be added."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+from pydantic import BaseModel
+
+from keylane import App, BlockingObjectContext, ObjectContext, RetryPolicy, StepFailed, TerminalError, VirtualObject
+
+QUICK = RetryPolicy(first=timedelta(milliseconds=1), cap=timedelta(milliseconds=2), attempts=3)
+
+
+class Item(BaseModel):
+    name: str
+    price: Decimal
+
+
+shop = VirtualObject("Shop", owner="tests", partitions=1, retry=QUICK, state={"items": list[Item]})
+stock = VirtualObject("Stock", owner="tests", partitions=1)
+
+#: What `make` changes between two runs of one handler.
+trouble: dict[str, int] = {}
+
+
+def _ask(what: str) -> str:
+    if trouble.get(what, 0) > 0:
+        trouble[what] -= 1
+        raise ValueError(f"{what} is out of order")
+    return f"{what} says yes"
+
+
+@stock.handler
+async def reserve(ctx: ObjectContext, name: str) -> Decimal:
+    if name == "nothing":
+        raise TerminalError("there is none", code="no-stock", details={"name": name})
+    return Decimal("2.50")
+
+
+@shop.handler
+async def order(ctx: ObjectContext, item: Item) -> Decimal:
+    """Steps with state, the clock and random numbers in between."""
+    items = await ctx.get("items", list[Item], [])
+    number = str(ctx.uuid())
+    at = await ctx.time()
+    await ctx.run("check", _ask, "check")
+    ctx.set("items", [*items, item])
+    names = await ctx.state_keys()
+    await ctx.run("book", _ask, f"book {number} {at.isoformat()} {names} {ctx.random().random()}")
+    await ctx.sleep(timedelta(days=30))
+    return item.price
+
+
+@shop.handler
+async def deliver(ctx: ObjectContext, name: str) -> list[Any]:
+    """A call, a message and a short sleep."""
+    price = await ctx.call(reserve, f"acme/{name}", name)
+    sent = await ctx.send(reserve, "acme/later", name, delay=timedelta(days=1))
+    await ctx.sleep(0.001)
+    return [price, sent.id]
+
+
+@shop.handler
+async def insist(ctx: ObjectContext) -> str:
+    """Steps that fail: some of them are tried again, one for good."""
+    first = await ctx.run("first", _ask, "first")
+    try:
+        await ctx.run("second", _ask, "second", retry=QUICK, on_exhausted="raise")
+    except StepFailed:
+        first += ", second failed"
+    last = await ctx.run("last", _ask, "last", retry=QUICK)
+    if trouble.get("handler", 0) > 0:
+        trouble["handler"] -= 1
+        raise ValueError("the handler is out of order")
+    return f"{first}, {last}"
+
+
+@shop.handler
+async def change(ctx: ObjectContext) -> bool:
+    """Code that has a patch."""
+    await ctx.run("before", _ask, "before")
+    is_new = ctx.patched("ask once more")
+    if is_new:
+        await ctx.run("once more", _ask, "once more")
+    await ctx.run("behind", _ask, "behind")
+    return is_new
+
+
+@shop.handler(name="close")
+async def close_v1(ctx: ObjectContext) -> str:
+    """An old version."""
+    await ctx.run("close", _ask, "close")
+    await ctx.sleep(timedelta(days=30))
+    return "closed"
+
+
+@shop.handler(version=2)
+async def close(ctx: ObjectContext) -> str:
+    """A newer version."""
+    await ctx.run("close for good", _ask, "close for good")
+    return "closed for good"
+
+
+@shop.handler
+def plain(ctx: BlockingObjectContext, text: str) -> str:
+    """A plain function, with a large value."""
+    got = ctx.run("echo", str, text)
+    ctx.set("text", got)
+    ctx.sleep(0.001)
+    return ctx.get("text", str, "")
+
+
+app = App([shop, stock])
