@@ -35,3 +35,13 @@ async def scan(store: Store, prefix: bytes, count: int = SCAN_COUNT) -> AsyncGen
         while cursor != b"0":
             cursor, names = await node.call("SCAN", cursor or b"0", "MATCH", pattern, "COUNT", count)
             yield names
+
+
+async def unlink_namespace(store: Store) -> None:
+    """Delete everything that a namespace has in the store; for tests that had it to themselves.
+
+    Raises:
+        StoreUnavailable: The store is away.
+    """
+    async for keys in scan(store, f"{{{store.namespace}:".encode()):
+        await store.together([("UNLINK", key) for key in keys])

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, get_args
 from ..journal.background import Background
 from ..journal.embedded import EmbeddedStore
 from ..journal.errors import RegistrationError
+from ..journal.scan import unlink_namespace
+from ..journal.store import Store
 from ..journal.urls import EmbeddedAddress, parse_store_url
 from ..objects.app import App, app_of
 from ..objects.settings import Settings
@@ -64,6 +66,9 @@ class Harness:
         self.force: Force | None = force or force_of_environment()
         #: The namespace that the harness has to itself.
         self.namespace = f"test-{secrets.token_hex(6)}"
+        if self.force == "replay":
+            remedy = "use suspend, which replays a handler after every wait"
+            raise RegistrationError("replay can't be forced at every await", parameter="force", remedy=remedy)
         self.settings = settings_for(given.settings, self.force)
         self._app = App(given.objects.values(), settings=self.settings)
         self._store = store
@@ -82,6 +87,7 @@ class Harness:
         await self._stack.__aenter__()
         try:
             store_url = await self._stack.enter_async_context(opened_store(self._store))
+            await self._stack.enter_async_context(_tidied(store_url, self.namespace))
             subject = self._subject = await self._start(store_url, self._stack)
             self._time = VirtualTime(subject)
             if self._auto_advance:
@@ -106,9 +112,9 @@ class Harness:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop everything that was started; what still waits is left where it is."""
+        """Stop everything that was started, and delete what the test has written, unless it failed."""
         self._subject = self._time = None
-        await self._stack.aclose()
+        await self._stack.__aexit__(kind, error, trace)
 
     @property
     def client(self) -> Client:
@@ -187,6 +193,14 @@ def settings_for(settings: Settings, force: Force | None) -> Settings:
     if force == "suspend":
         changes["waiting_residency_seconds"] = 0.0
     return settings.model_copy(update=changes)
+
+
+@contextlib.asynccontextmanager
+async def _tidied(store_url: str, namespace: str) -> AsyncGenerator[None]:
+    """Delete a namespace in the end; after a failure it stays, to be looked at."""
+    yield
+    async with Store(store_url, namespace=namespace) as store:
+        await unlink_namespace(store)
 
 
 @contextlib.asynccontextmanager

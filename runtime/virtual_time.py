@@ -7,6 +7,7 @@ whichever process looks at them. Leases and what callers wait for are measured b
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -21,10 +22,14 @@ if TYPE_CHECKING:
     from .client import Client
     from .worker import Worker
 
+logger = logging.getLogger("keylane.testing")
+
 #: On its way to a moment the clock stops wherever something is due, but not without end.
 STOPS_MAX: Final = 10_000
 #: How long handlers that run may take before time passes all the same, by the real clock.
 PATIENCE_SECONDS: Final = 1.0
+#: After so long, who waits for an answer is told that no passing of time will bring it.
+HINT_SECONDS: Final = 2.0
 
 
 class NotSettled(AssertionError):
@@ -85,7 +90,12 @@ class Subject:
 
     async def changed(self, worker: Worker, rests: int) -> None:
         """Wait until a worker has come to rest once more, or another one has taken its place."""
-        await worker.idle.changed_since(rests)
+        with anyio.move_on_after(HINT_SECONDS):
+            await worker.idle.changed_since(rests)
+        if worker.idle.rests == rests:
+            if self.is_awaited and worker.idle.is_at_rest:
+                logger.warning("a test waits for an answer, and nothing is due: somebody has to do something")
+            await worker.idle.changed_since(rests)
         if worker.is_dead and worker is self.worker:
             await self._is_replaced.wait()
 

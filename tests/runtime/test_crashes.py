@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from datetime import timedelta
 
 import pytest
 
-from keylane import ObjectContext, TerminalError, VirtualObject
+from keylane import InvocationPaused, ObjectContext, TerminalError, VirtualObject
 from keylane.testing import CrashPoint, Harness, crashes
 
 pytestmark = pytest.mark.anyio
@@ -46,6 +47,12 @@ async def pay_without_a_step(ctx: ObjectContext, amount: int) -> None:
 async def refuse(ctx: ObjectContext) -> None:
     await ctx.run("note", note)
     raise TerminalError("no")
+
+
+@order.handler
+async def charge_and_note(ctx: ObjectContext, amount: int) -> None:
+    await ctx.run("charge", charge, amount)
+    await ctx.run("note", note)
 
 
 def charge(amount: int) -> None:
@@ -123,3 +130,42 @@ async def test_a_scenario_that_calls_the_store_without_end_is_given_up(store_url
 
     with pytest.raises(AssertionError, match="points_max"):
         _ = [run async for run in runs]
+
+
+async def test_the_kit_sees_an_owner_that_does_not_take_up_what_the_one_before_has_left(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is checked by a safeguard that is taken out: the heir does not look for lanes that can run."""
+
+    async def nothing(*_: object) -> list[str]:
+        return []
+
+    monkeypatch.setattr("keylane.runtime.worker.read_runnable", nothing)
+
+    with pytest.raises(TimeoutError):
+        _ = [run async for run in crashes([order, customer], scenario, store=store_url, run_seconds=2.0)]
+
+
+async def test_the_kit_sees_an_owner_that_forgets_what_is_recorded(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another safeguard: without its records, a handler charges again after the charge has been recorded."""
+
+    def forget(records: object) -> list[object]:
+        del records
+        return []
+
+    monkeypatch.setattr("keylane.runtime.loading.commands_of", forget)
+    runs = crashes(order, charge_only, store=store_url, moments=["after"], run_seconds=5.0)
+
+    first, *others = [run async for run in runs]
+
+    assert first.result() == 10
+    assert any(run.result() > 10 for run in others)
+
+
+async def charge_only(h: Harness) -> int:
+    ledger.clear()
+    with contextlib.suppress(InvocationPaused):
+        await h.call(charge_and_note, "acme/o-1", 10)
+    return ledger["charge"]
