@@ -87,12 +87,14 @@ class MessageSent:
 class CallStarted:
     """A call of another object, which left in the same commit; the invocation waits for the reply from here on.
 
+    The wait for an invocation that somebody else asked for is written down as a call too, without key and handler.
+
     Args:
         index: Place of the command in the invocation, counted from 0 with the steps; in a branch, with the way there.
         type_name: The object type that is called.
         partition: The number of the partition that it goes to.
-        key: The object that is called.
-        handler: The handler that is called.
+        key: The object that is called; empty for the wait for an invocation.
+        handler: The handler that is called; likewise.
         invocation: Raw id of the called invocation.
         reads: State read since the record before.
         notes: Packed answers of the clock since the record before, in order.
@@ -108,6 +110,11 @@ class CallStarted:
     reads: Reads = field(default_factory=dict[str, bytes | None])
     notes: tuple[bytes, ...] = ()
     releases: bool = False
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether it waits for an invocation that it did not ask for."""
+        return not self.handler
 
 
 @dataclass(frozen=True, slots=True)

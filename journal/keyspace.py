@@ -103,6 +103,10 @@ class PartitionSpace:
         """Return the hash of an object's large values, by digest."""
         return self.tag + b":b:" + key_text.encode()
 
+    def attached(self, raw_id: bytes) -> bytes:
+        """Return the set of those who have attached to an open invocation, and wait for its end."""
+        return self.tag + b":l:" + raw_id
+
     def set_aside(self, key_text: str) -> bytes:
         """Return the set of an object's invocations that have large values and are open outside of its lane."""
         return self.tag + b":p:" + key_text.encode()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import redis.exceptions
@@ -13,6 +14,7 @@ from .command_records import StepAttemptFailed, TimerSet, WaitStarted
 from .errors import WrongKeyType
 from .keyspace import PartitionSpace
 from .mail import MAILED, Mail
+from .messages import Attached
 from .place import Place
 from .record_bytes import decode
 from .records import Paused, Record
@@ -39,6 +41,7 @@ class OpenInvocation:
         written_ms: The partition's time at the newest record of each place that something is due after.
         last_ms: The partition's time at its last record.
         mail: Its signals and awakeables, None for one that has neither.
+        attached: Those that wait for its end without having asked for it.
     """
 
     raw_id: bytes
@@ -49,6 +52,7 @@ class OpenInvocation:
     written_ms: Mapping[Place, int] = field(default_factory=dict["Place", int])
     last_ms: int = 0
     mail: Mail | None = None
+    attached: tuple[Attached, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +117,24 @@ async def read_invocations(store: Store, space: PartitionSpace, ids: Sequence[by
         group = ids[start : start + STREAMS_AT_ONCE]
         keys = [space.invocation(raw_id) for raw_id in group]
         words = [("XRANGE", key, "-", "+", "COUNT", FIRST_RECORDS) for key in keys]
-        streams = await ask(store, words, keys)
-        for raw_id, key, entries in zip(group, keys, streams, strict=True):
+        others = [space.attached(raw_id) for raw_id in group]
+        replies = await ask(store, [*words, *(("SMEMBERS", each) for each in others)], [*keys, *others])
+        streams, attached = replies[: len(group)], replies[len(group) :]
+        for raw_id, key, entries, notes in zip(group, keys, streams, attached, strict=True):
             if len(entries) == FIRST_RECORDS:
                 await _read_rest(store, key, entries)
-            found.append(_invocation(raw_id, entries))
+            invocation = _invocation(raw_id, entries)
+            found.append(replace(invocation, attached=_attached(notes)) if notes else invocation)
     return found
+
+
+def _attached(members: Iterable[bytes]) -> tuple[Attached, ...]:
+    attached: list[Attached] = []
+    for each in sorted(members):
+        # One that can't be read can't be told anything.
+        with suppress(Undecodable):
+            attached.append(Attached.decode(each))
+    return tuple(attached)
 
 
 async def _read_rest(store: Store, stream: bytes, entries: list[Entry]) -> None:

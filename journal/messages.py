@@ -79,6 +79,39 @@ class Caller:
                 raise Undecodable("not a caller")
 
 
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """An invocation that waits for the end of one that it did not ask for.
+
+    Args:
+        caller: Who waits.
+        target: Raw id of what it waits for: the one that ends, or a repetition of it by its idempotency key.
+    """
+
+    caller: Caller
+    target: bytes
+
+    def encode(self) -> bytes:
+        """Return the bytes under which it is noted."""
+        return pack((self.target, self.caller.encode()))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Attached:
+        """Return what was noted.
+
+        Raises:
+            Undecodable: It is something else.
+        """
+        try:
+            match cast("object", msgpack.unpackb(data)):
+                case [bytes() as target, bytes() as caller]:
+                    return cls(Caller.decode(caller), target)
+                case _:
+                    raise Undecodable("not a note of one that waits")
+        except (ValueError, TypeError) as error:
+            raise Undecodable("a note of one that waits is not msgpack") from error
+
+
 def _items(value: object) -> list[object]:
     if not isinstance(value, list):
         raise Undecodable("not an array")
@@ -147,15 +180,18 @@ class Reply:
         invocation: Raw id of the caller.
         index: The place of the call among its commands.
         outcome: The encoded outcome.
+        attached: Raw id of the invocation that has ended, where the caller had not asked for it; else empty.
     """
 
     invocation: bytes
     index: Place
     outcome: bytes
+    attached: bytes = b""
 
     def encode(self) -> bytes:
         """Return the bytes of the reply."""
-        return pack((_REPLY, self.invocation, self.index, self.outcome))
+        fields = (_REPLY, self.invocation, self.index, self.outcome)
+        return pack((*fields, self.attached) if self.attached else fields)
 
     @classmethod
     def decode(cls, data: bytes) -> Reply:
@@ -168,4 +204,4 @@ class Reply:
 
 
 _REPLY: Final = 121
-_REPLIES: Final[Mapping[int, Layout[Reply]]] = {_REPLY: Layout(Reply, (some_bytes, a_place, some_bytes))}
+_REPLIES: Final[Mapping[int, Layout[Reply]]] = {_REPLY: Layout(Reply, (some_bytes, a_place, some_bytes), (some_bytes,))}

@@ -28,6 +28,7 @@ from .command_records import (
     WaitWithdrawn,
 )
 from .descriptions import Step
+from .key import format_id
 from .lane_reading import ask
 from .place import Place, format_place, sort_key
 from .record_bytes import decode
@@ -256,6 +257,8 @@ def in_words(record: Worded) -> str:
         case MessageSent():
             later = f", {seconds_of(record.delay_ms)} later" if record.delay_ms else ""
             return f"send to {record.type_name}.{record.handler} at {record.key}{later}"
+        case CallStarted(is_attached=True):
+            return f"result of {format_id(record.type_name, record.partition, record.invocation)}"
         case CallStarted():
             return f"call of {record.type_name}.{record.handler} at {record.key}"
         case TimerSet():

@@ -165,6 +165,8 @@ def waits_for(
     if not isinstance(waiting, CallStarted):
         return f"waits in its {in_words_of(waiting)}{when}"
     callee = format_id(waiting.type_name, waiting.partition, waiting.invocation)
+    if waiting.is_attached:
+        return f"waits for the result of {callee}"
     return f"waits for the reply to its {in_words_of(waiting)}, {callee}"
 
 

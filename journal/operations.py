@@ -9,6 +9,7 @@ from .batch import Operation
 from .blobs import member_of
 from .fields import pack
 from .keyspace import PartitionSpace
+from .messages import Attached
 from .numbering import HISTORY_FIELD
 from .outcomes import IdempotencyEntry
 from .record_bytes import encode
@@ -252,6 +253,16 @@ def collect_blob(space: PartitionSpace, key_text: str, digest: bytes, before_ms:
         (b"z", space.blob_index, member_of(key_text, digest), before_ms),
         (b"g", space.blobs(key_text), digest),
     ]
+
+
+def attach(space: PartitionSpace, raw_id: bytes, attached: Attached) -> Operation:
+    """Note that another invocation waits for the end of one, without having asked for it."""
+    return (b"m", space.attached(raw_id), attached.encode())
+
+
+def detach(space: PartitionSpace, raw_id: bytes, attached: Attached) -> Operation:
+    """Note that it waits no longer; its answer leaves in the same commit."""
+    return (b"v", space.attached(raw_id), attached.encode())
 
 
 def note_blocked(space: PartitionSpace, key_text: str) -> Operation:

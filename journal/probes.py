@@ -54,6 +54,11 @@ class Edge:
     may_be_refused: bool = False
 
     @property
+    def is_attached(self) -> bool:
+        """Whether it waits for an invocation that it did not ask for, by its id."""
+        return not self.target_key
+
+    @property
     def held(self) -> Held:
         """The lane that is held meanwhile."""
         return Held(self.type_name, self.key, self.handler)

@@ -38,6 +38,7 @@ class RequestKind(StrEnum):
     REPLY = "reply"
     SIGNAL = "signal"
     OBJECT_SIGNAL = "object-signal"
+    ATTACH = "attach"
     PROBE = "probe"
 
     @property
@@ -47,7 +48,7 @@ class RequestKind(StrEnum):
 
 
 _LET_GO_ON: Final = frozenset({RequestKind.RESUME, RequestKind.RESTART, RequestKind.SIGNAL})
-_MESSAGES: Final = frozenset({RequestKind.OBJECT_CALL, RequestKind.OBJECT_SEND, RequestKind.REPLY})
+_MESSAGES: Final = frozenset({RequestKind.OBJECT_CALL, RequestKind.OBJECT_SEND, RequestKind.ATTACH, RequestKind.REPLY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ _TAGS: Final[Mapping[RequestKind, int]] = {
     RequestKind.SIGNAL: 126,
     RequestKind.OBJECT_SIGNAL: 127,
     RequestKind.PROBE: 113,
+    RequestKind.ATTACH: 115,
 }
 
 _SHARED: Final = 1

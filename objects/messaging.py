@@ -1,9 +1,11 @@
-"""What an exclusive handler may ask of other objects and of the clock: `call`, `send` and `sleep`."""
+"""What an exclusive handler may ask of other objects and of the clock: `call`, `send`, `attach` and `sleep`."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from typing_extensions import TypeForm
 
 from ..journal.key import Key
 
@@ -113,6 +115,34 @@ class Messaging(ABC):
             PayloadTooLarge: The argument is larger than the payload limit.
         """
 
+    @overload
+    @abstractmethod
+    async def attach(self, invocation_id: str, /) -> Any: ...
+    @overload
+    @abstractmethod
+    async def attach(self, invocation_id: str, /, type: TypeForm[Output]) -> Output: ...
+    @abstractmethod
+    async def attach(self, invocation_id: str, /, type: Any = None) -> Any:
+        """Wait for the output of an invocation that was asked for elsewhere, such as by `send`, however long it takes.
+
+        The lane of this object stays held meanwhile, and the wait outlives this process, as with `call`. The output is
+        recorded: no replay waits again. One that has ended answers at once, for as long as its result is kept.
+
+        Args:
+            invocation_id: The id that a `send` returned, here or anywhere else.
+            type: What its output is read as; by default plain values.
+
+        Raises:
+            InvalidKey: The text is no invocation id.
+            Deadlock: The invocation can't end before this one does: it is this one or waits for it, or it waits for a
+                lane that is held until this one has ended. The error names the path.
+            InvocationFailed: Its handler ended with a `TerminalError`. Uncaught, it ends this invocation as failed.
+            ResultExpired: It has ended, and its result is no longer kept.
+            UnknownObject: No worker has ever hosted an object type of this name.
+            CallError: Nothing is known of it: no such invocation was asked for, or it is long forgotten.
+            InvalidOutput: Its output does not fit the type.
+        """
+
     @abstractmethod
     async def sleep(self, duration: timedelta | float, /) -> None:
         """Wait for a while, by the partition's time: never less, also when the process ends meanwhile.
@@ -176,6 +206,16 @@ class BlockingMessaging(ABC):
     @abstractmethod
     def send(self, target: Any, key: Key | str, /, *rest: Any, delay: timedelta | float | None = None) -> Sent:
         """Have a handler of another object run without waiting for it; see `ObjectContext.send`."""
+
+    @overload
+    @abstractmethod
+    def attach(self, invocation_id: str, /) -> Any: ...
+    @overload
+    @abstractmethod
+    def attach(self, invocation_id: str, /, type: TypeForm[Output]) -> Output: ...
+    @abstractmethod
+    def attach(self, invocation_id: str, /, type: Any = None) -> Any:
+        """Wait for the output of an invocation that was asked for elsewhere; see `ObjectContext.attach`."""
 
     @abstractmethod
     def sleep(self, duration: timedelta | float, /) -> None:

@@ -144,6 +144,10 @@ class BlockingExclusiveContext(BlockingReadingContext, BlockingObjectContext):
         """Send a signal, or return what the recorded run was told."""
         return anyio.from_thread.run(self._exclusive.send_signal, target, name, value, type)
 
+    def attach(self, invocation_id: str, /, type: Any = None) -> Any:
+        """Wait for the end of an invocation, or return what the recorded run was told of it."""
+        return anyio.from_thread.run(self._exclusive.attach, invocation_id, type)
+
     def sleep(self, duration: timedelta | float, /) -> None:
         """Wait for a while, counted from when the recorded run began to."""
         anyio.from_thread.run(self._exclusive.sleep, duration)

@@ -14,6 +14,7 @@ from ..journal import codec
 from ..journal.codec import REFERENCE_BYTES
 from ..journal.command_records import Bare, Command
 from ..journal.errors import Fenced, InvalidOutput, Suspended
+from ..journal.key import parse_id
 from ..journal.records import Record
 from ..journal.restarting import what_counts
 from ..objects.types import boundary_of
@@ -319,6 +320,13 @@ class ExclusiveContext(WaitingContext):
         delay_ms = milliseconds(delay, "delay")
         sending = self._messages.send(self, self._lane, self._invocation, order, delay_ms)
         return await self.unbroken("send", sending)
+
+    async def attach(self, invocation_id: str, /, type: Any = None) -> Any:
+        """Wait for the end of an invocation, or return what the recorded run was told of it."""
+        self._check_command("attach")
+        target, output = parse_id(invocation_id), None if type is None else boundary_of(type)
+        attaching = self._messages.attach(self, self._lane, self._invocation, target, output)
+        return await self.unbroken("attach", attaching)
 
     async def sleep(self, duration: timedelta | float, /) -> None:
         """Wait for a while, counted from when the recorded run began to."""

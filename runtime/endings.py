@@ -12,8 +12,9 @@ from ..journal.errors import (
     Fenced,
     KeylaneError,
 )
+from ..journal.key import new_invocation_id
 from ..journal.mail import MAILED, Mail
-from ..journal.messages import Caller, Reply, reply_id
+from ..journal.messages import Attached, Caller, Reply, reply_id
 from ..journal.operations import Delta, StateChange
 from ..journal.outcomes import (
     Failure,
@@ -244,11 +245,9 @@ def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, de
         writes.append(operations.settle_entry(invocation.entry))
     if invocation.client is not None:
         writes.append(operations.announce(invocation.client, raw_id, encoded))
-    if invocation.caller is not None:
+    if invocation.caller is not None or invocation.attached:
         # Another partition has no way to what this object keeps, so a reply carries the whole output.
-        whole = encoded if is_usual else encode_outcome(outcome)
-        weigh(lane, whole)
-        writes.append(reply(partition, invocation.caller, raw_id, whole))
+        writes.extend(replies(lane, invocation, encoded if is_usual else encode_outcome(outcome)))
     if state is not None:
         writes.extend(lane.history_trim(state))
     lane.queue.pop(0)
@@ -356,6 +355,36 @@ def reply(partition: Partition, caller: Caller, raw_id: bytes, outcome: bytes) -
     payload = Reply(caller.invocation, caller.index, outcome).encode()
     message = Request(RequestKind.REPLY, reply_id(raw_id), "", caller.key, payload)
     return operations.post(partition.space, f"{caller.type_name}.{caller.partition}", message.encode())
+
+
+def replies(lane: Lane, invocation: Invocation, outcome: bytes) -> list[Operation]:
+    """Return what tells everybody in other partitions who waits for an invocation how it has ended.
+
+    Args:
+        lane: Its lane.
+        invocation: The one that ends with the commit that this goes into.
+        outcome: The encoded outcome, whole.
+    """
+    partition, raw_id = lane.partition, invocation.raw_id
+    writes: list[Operation] = []
+    if invocation.caller is not None:
+        weigh(lane, outcome)
+        writes.append(reply(partition, invocation.caller, raw_id, outcome))
+    attached, invocation.attached = invocation.attached, ()
+    for each in attached:
+        weigh(lane, outcome)
+        writes.extend(told(partition, raw_id, each, outcome))
+    return writes
+
+
+def told(partition: Partition, raw_id: bytes, attached: Attached, outcome: bytes) -> list[Operation]:
+    """Return what tells one who has attached to an invocation how it has ended."""
+    caller = attached.caller
+    payload = Reply(caller.invocation, caller.index, outcome, attached.target).encode()
+    # Each has an id of its own: several may go to one partition, and whoever is begun again may attach again.
+    message = Request(RequestKind.REPLY, new_invocation_id(), "", caller.key, payload)
+    posted = operations.post(partition.space, f"{caller.type_name}.{caller.partition}", message.encode())
+    return [operations.detach(partition.space, raw_id, attached), posted]
 
 
 def refuse(

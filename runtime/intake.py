@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..objects.handler import Handler
+    from .attaching import Attaching
     from .lane import Lane
     from .partition import Partition
     from .probes import Probes
@@ -91,6 +92,7 @@ class Intake:
         self.validating: Validating
         self.probes: Probes
         self.signals: SignalIntake
+        self.attaching: Attaching
         self._unaccepted: deque[Invocation] = deque()
         self._claims = Claims()
 
@@ -168,6 +170,9 @@ class Intake:
             return
         if request.kind is RequestKind.REPAIR:
             self._repair(partition, request, entry)
+            return
+        if request.kind is RequestKind.ATTACH:
+            self.attaching.take(partition, entry, request)
             return
         if request.kind is RequestKind.PROBE:
             self.probes.take(partition, entry, request)

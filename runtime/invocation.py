@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..journal.messages import Caller
+from ..journal.messages import Attached, Caller
 from ..journal.outcomes import Outcome
 from ..journal.records import Record
 
@@ -56,6 +56,7 @@ class Invocation:
     __slots__ = (
         "accepted",
         "arrived_at",
+        "attached",
         "attempts",
         "caller",
         "client",
@@ -93,6 +94,8 @@ class Invocation:
         self.dues: dict[Place, int] | None = None
         #: Runs its branches, while its handler runs and has any.
         self.conductor: Conductor | None = None
+        #: Those that wait for its end without having asked for it.
+        self.attached: tuple[Attached, ...] = ()
         self.entry: bytes | None = None
         self.idempotency: IdempotencyClaim | None = None
         self.listeners: list[Listener] = []

@@ -248,6 +248,15 @@ class Loading:
             # It was not resumed after all.
             partition.let_go(left)
 
+    async def read_records(self, partition: Partition, ids: Sequence[bytes]) -> list[OpenInvocation]:
+        """Read invocations.
+
+        Raises:
+            StoreUnavailable: The store is away.
+            WrongKeyType: A foreign key stands where a stream belongs.
+        """
+        return await read_invocations(self._store, partition.space, ids)
+
     async def read(
         self, partition: Partition, ids: Sequence[bytes]
     ) -> tuple[list[OpenInvocation], dict[bytes, int], dict[bytes, IdempotencyClaim]]:
@@ -311,6 +320,7 @@ class Loading:
         invocation.accepted = True
         invocation.standing = standing
         invocation.mail = found.mail
+        invocation.attached = found.attached
         recall(invocation, found.records)
         invocation.refers = digests_in_records(found.records) or None
         invocation.attempts = 0 if standing is None else standing.attempts

@@ -26,7 +26,7 @@ from ..journal.messages import Caller, Held, child_id, closes
 from ..journal.outcomes import decode_outcome
 from ..journal.place import format_place
 from ..journal.records import Record
-from ..journal.requests import RequestKind
+from ..journal.requests import Request, RequestKind
 from ..objects.messaging import Sent
 from .commands import diverge
 from .due_times import note_due
@@ -38,10 +38,13 @@ from .partition import OwnershipLost
 from .replay import BEGINNINGS, RESUMING, place_of
 
 if TYPE_CHECKING:
-    from ..journal.key import Key
+    from collections.abc import Awaitable, Callable
+
+    from ..journal.key import InvocationId, Key
     from ..journal.keyspace import PartitionSpace
     from ..journal.place import Place
     from ..objects.app import App
+    from ..objects.types import Boundary
     from .context import ExclusiveContext
     from .invocation import Invocation
     from .lane import Lane
@@ -130,11 +133,17 @@ class Messages:
                 self._stand_still(lane, [])
         else:
             await diverge(ctx, lane, invocation, found, _in_words(ctx, "call", order))
-        ended = await self._ended(ctx, lane, invocation, found.index)
+        return await self._replied(ctx, lane, invocation, found, order.output)
+
+    async def _replied(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, call: CallStarted, output: Boundary[Any] | None
+    ) -> Any:
+        """Wait for a reply, and return the output in it, or raise what it says."""
+        ended = await self._ended(ctx, lane, invocation, call.index)
         assert isinstance(ended, CallCompleted)
-        callee = format_id(found.type_name, found.partition, found.invocation)
+        callee = format_id(call.type_name, call.partition, call.invocation)
         try:
-            return value_of(decode_outcome(ended.outcome), order.output, callee, "")
+            return value_of(decode_outcome(ended.outcome), output, callee, "")
         except KeylaneError as error:
             ctx.recorded_errors = (*ctx.recorded_errors, error)
             raise
@@ -143,14 +152,56 @@ class Messages:
         space = await self._space(order)
         index = ctx.take_index()
         raw_id = child_id(invocation.raw_id, index, invocation.restarts)
-        own = lane.partition.space
         fact = CallStarted(
             index, space.type_name, space.number, order.key_text, order.handler_name, raw_id, *ctx.carried()
         )  # fmt: skip
-        path = _held(lane, invocation)
-        caller = Caller(own.type_name, own.number, lane.key_text, invocation.raw_id, index, path)
+        caller = _caller(lane, invocation, index)
         request = order.request(RequestKind.OBJECT_CALL, raw_id, None, None, caller=caller)
         more = [post(lane, space, request.encode()), operations.stand_still(lane.key_text)]
+        await self._write(ctx, lane, invocation, fact, more)
+        return fact
+
+    async def attach(
+        self,
+        ctx: ExclusiveContext,
+        lane: Lane,
+        invocation: Invocation,
+        target: InvocationId,
+        output: Boundary[Any] | None,
+    ) -> Any:
+        """Wait for the end of an invocation that was asked for elsewhere, unless it is recorded.
+
+        Raises:
+            Deadlock: It is this invocation, or waits for it, or for its lane.
+            KeylaneError: It did not end with an output, or nothing is known of it.
+        """
+        found = ctx.next_recorded()
+        if found is None:
+            await self._steps.may_begin(ctx, lane, invocation)
+            found = await self._begin_attach(ctx, lane, invocation, target)
+        elif isinstance(found, CallStarted) and found.is_attached and found.invocation == target.raw:
+            ctx.take_index()
+            ctx.pass_recorded()
+            if ctx.conductor is None and ctx.next_recorded() is None:
+                self._stand_still(lane, [])
+        else:
+            what = f"command {format_place(ctx.place)}, result of {target}"
+            await diverge(ctx, lane, invocation, found, what)
+        return await self._replied(ctx, lane, invocation, found, output)
+
+    async def _begin_attach(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, target: InvocationId
+    ) -> CallStarted:
+        if target.raw == invocation.raw_id:
+            own = _held(lane, invocation)
+            raise deadlock(own, own[-1])
+        space = await self._until_answered(partial(self._places.place_of, target))
+        index = ctx.take_index()
+        fact = CallStarted(index, space.type_name, space.number, "", "", target.raw, *ctx.carried())
+        caller = _caller(lane, invocation, index)
+        raw_id = child_id(invocation.raw_id, index, invocation.restarts)
+        request = Request(RequestKind.ATTACH, raw_id, "", "", target.raw, caller=caller)
+        more = [_post(lane, space, request.encode()), operations.stand_still(lane.key_text)]
         await self._write(ctx, lane, invocation, fact, more)
         return fact
 
@@ -207,12 +258,16 @@ class Messages:
             UnknownObject: The namespace has no such type.
             InvalidKey: The text is no key.
         """
+        space = self._places.known(order.object_name, order.key_text)
+        if space is not None:
+            return space
+        return await self._until_answered(partial(self._places.learned, order.object_name, order.key_text))
+
+    @staticmethod
+    async def _until_answered(ask: Callable[[], Awaitable[PartitionSpace]]) -> PartitionSpace:
         while True:
-            space = self._places.known(order.object_name, order.key_text)
-            if space is not None:
-                return space
             try:
-                return await self._places.learned(order.object_name, order.key_text)
+                return await ask()
             except StoreUnavailable:
                 await anyio.sleep(LOOK_AGAIN_SECONDS)
 
@@ -276,6 +331,14 @@ class Messages:
 def deadlock(path: tuple[Held, ...], target: Held) -> Deadlock:
     """Return the error of a call that would wait for one of those who wait for it."""
     return Deadlock(tuple(map(str, (*path, target))))
+
+
+def _caller(lane: Lane, invocation: Invocation, index: Place) -> Caller:
+    """Return who waits for the reply to a command."""
+    own = lane.partition.space
+    return Caller(
+        own.type_name, own.number, lane.key_text, invocation.raw_id, index, _held(lane, invocation)
+    )  # fmt: skip
 
 
 def _held(lane: Lane, invocation: Invocation) -> tuple[Held, ...]:

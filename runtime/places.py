@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..journal.errors import UnknownObject
-from ..journal.key import Key, partition_of
+from ..journal.errors import CallError, UnknownObject
+from ..journal.key import InvocationId, Key, partition_of
 from ..journal.keyspace import PartitionSpace
 from ..journal.promise import read_replicas
 from ..journal.store import Store
@@ -74,6 +74,27 @@ class Places:
             raise UnknownObject(object_name, tuple(sorted(types)))
         # Not remembered: the first worker may write another number.
         return self._store.space(object_name, partition_of(key_text, declared))
+
+    async def place_of(self, invocation: InvocationId) -> PartitionSpace:
+        """Return the partition that an invocation id names.
+
+        Raises:
+            UnknownObject: The namespace has no such type.
+            CallError: The type has no such partition.
+            StoreUnavailable: No answer came.
+        """
+        name, number = invocation.type_name, invocation.partition
+        count = self._count(name)
+        if count is None:
+            types = await read_types(self._store)
+            self._partitions.update(types)
+            count = self._count(name)
+            if count is None:
+                raise UnknownObject(name, tuple(sorted(types)))
+        if number >= count:
+            why = f"nothing is known of it: {name} has {count} partitions"
+            raise CallError(why, invocation_id=str(invocation))
+        return self._store.space(name, number)
 
     async def learn_durability(self) -> None:
         """Wait from now on for as many replicas as the workers of the namespace do.

@@ -24,6 +24,7 @@ from ..journal.key import new_invocation_id
 from ..journal.probes import Probe
 from ..journal.probing import START, Page, if_taken, read_blocked
 from ..journal.requests import Request, RequestKind
+from .attaching import refuse_attached
 from .partition import Partition, Phase
 from .waiting_edges import edge_of, has_waiting_call, holder_of, seen_at
 from .withdrawal import refuse_queued
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from ..journal.keyspace import PartitionSpace
     from ..journal.store import Store
+    from .invocation import Invocation
     from .lane import Lane
 
 logger = logging.getLogger("keylane.probes")
@@ -115,6 +117,11 @@ class Probes:
             lane.when_loaded = (*lane.when_loaded, partial(self._arrived, lane, noted))
         else:
             self._arrived(lane, noted)
+
+    def attached(self, invocation: Invocation) -> None:
+        """Take note that another object waits for an invocation now, and look whether that closes a circle."""
+        lane = invocation.lane
+        self._arrived(lane, self._note(lane.partition, lane.key_text))
 
     def _note(self, partition: Partition, key_text: str) -> _Noted:
         place = (partition, key_text)
@@ -233,7 +240,10 @@ class Probes:
         edge = probe.edge
         if edge.target in partition.open:
             self._look_at(partition, probe)
-        elif edge.target_key:
+        elif edge.is_attached:
+            # Where it lies is known to its records alone; once it is in memory, another probe will find it.
+            partition.host.find(partition, [edge.target])
+        else:
             self._when_loaded(partition, edge.target_key, partial(self._look_at, partition, probe))
 
     def _look_at(self, partition: Partition, probe: Probe) -> None:
@@ -246,7 +256,12 @@ class Probes:
             return
         error = Deadlock(onward.path)
         logger.warning("%s: refused: %s", partition.invocation_id(seen.invocation.raw_id), error.message)
-        refuse_queued(seen.invocation.lane, seen.invocation, error)
+        if not probe.edge.is_attached:
+            refuse_queued(seen.invocation.lane, seen.invocation, error)
+            return
+        for each in seen.invocation.attached:
+            if (each.caller.invocation, each.caller.index) == (probe.edge.invocation, probe.edge.place):
+                refuse_attached(seen.invocation, each, error)
 
     def _forward(self, probe: Probe) -> None:
         """Send a probe to where its edge leads: in this process at once, else by way of the inbox."""

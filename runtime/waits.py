@@ -198,7 +198,7 @@ class Waits:
             return
         invocation = partition.open.get(reply.invocation)
         call = None if invocation is None else _awaited(invocation, reply.index)
-        if invocation is None or call is None or request.invocation != reply_id(call.invocation):
+        if invocation is None or call is None or not _answers(request, reply, call):
             # A second copy, the caller has ended otherwise, or was begun again and has called anew.
             _note_taken(partition, request.invocation)
             partition.settle_entry(entry)
@@ -347,6 +347,13 @@ def _end_of(invocation: Invocation, index: Place) -> _End | None:
         if isinstance(each, _End):
             return each if each.index == index else None
     return None
+
+
+def _answers(request: Request, reply: Reply, call: CallStarted) -> bool:
+    """Return whether a reply is that to a call, and not to one that was made at its place in an earlier run."""
+    if call.is_attached:
+        return reply.attached == call.invocation
+    return request.invocation == reply_id(call.invocation)
 
 
 def _awaits_reply(invocation: Invocation, index: Place) -> bool:

@@ -9,7 +9,7 @@ from ..journal import operations
 from ..journal.errors import Fenced, KeylaneError
 from ..journal.outcomes import encode_outcome
 from ..journal.records import Failed, Finished
-from .endings import record, refuse, reply
+from .endings import record, refuse, replies
 from .failures import failure_of, refused
 from .large_values import let_go
 from .partition import OwnershipLost
@@ -57,9 +57,7 @@ def _writes(lane: Lane, invocation: Invocation, error: KeylaneError) -> list[Ope
     ]
     if invocation.client is not None:
         writes.append(operations.announce(invocation.client, raw_id, outcome))
-    if invocation.caller is not None:
-        writes.append(reply(partition, invocation.caller, raw_id, outcome))
-    return writes
+    return [*writes, *replies(lane, invocation, outcome)]
 
 
 def _refused(

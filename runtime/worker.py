@@ -19,6 +19,7 @@ from ..journal.leases import sync_leases
 from ..journal.outcomes import IdempotencyEntry
 from ..journal.tenure import Acquired
 from .assignment import PartitionId
+from .attaching import Attaching
 from .blob_sweep import BlobSweep
 from .doors import Doors
 from .endings import refuse
@@ -134,6 +135,7 @@ class Worker:
         )
         self._probes = Probes(store, self._partition_of)
         self._intake.probes = self._probes
+        self._intake.attaching = Attaching(store, self._errands, self._loading.read_records, self._probes.attached)
         self.doors = Doors(app, settings, self._ownership, self._intake, self._reads)
         self._slots: Slots[Lane]
         #: Tells, in tests, when nothing happens before time passes.

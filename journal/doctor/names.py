@@ -36,6 +36,7 @@ class Structure(StrEnum):
     SET_ASIDE = "p:"
     BLOCKED = "blocked"
     SIGNALS = "g:"
+    ATTACHED = "l:"
 
 
 #: The type of each; what has a name of its own ends with a colon and goes on with that.
@@ -61,6 +62,7 @@ TYPES: Final = {
     Structure.SET_ASIDE: b"set",
     Structure.BLOCKED: b"set",
     Structure.SIGNALS: b"hash",
+    Structure.ATTACHED: b"set",
 }
 
 _FIXED: Final = {each.value.encode(): each for each in Structure if not each.value.endswith(":")}
@@ -119,7 +121,7 @@ def _structure(suffix: bytes) -> tuple[Structure | None, bytes]:
 def _fits(structure: Structure, rest: bytes) -> bool:
     """Return whether a name of ours can go on like this."""
     match structure:
-        case Structure.INVOCATION | Structure.RESULT:
+        case Structure.INVOCATION | Structure.RESULT | Structure.ATTACHED:
             return len(rest) == ID_BYTES
         case Structure.LANE | Structure.OBJECT | Structure.OBJECT_BLOBS | Structure.SET_ASIDE | Structure.SIGNALS:
             return key_text(rest) is not None

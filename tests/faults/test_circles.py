@@ -30,7 +30,7 @@ async def hold_all(client: Client, folder: Path) -> list[Handle[list[str]]]:
     handles: list[Handle[Any]] = []
     for place, (name, key) in enumerate(RING):
         following = RING[(place + 1) % len(RING)]
-        plan: list[list[Any]] = [["mark", str(trail)], ["gate", str(gate)], [*following, []]]
+        plan: list[Any] = [["mark", str(trail)], ["gate", str(gate)], [*following, []]]
         handles.append(await client.send(name, f"acme/{key}", TYPES[name], plan))
     await eventually(lambda: len(marks(trail)) == len(RING), "all hold their lanes")
     return handles

@@ -60,6 +60,9 @@ async def messages(ctx: ObjectContext) -> None:
     assert_type(await ctx.call("Order", "acme/1", "refund", {"amount": 1}), Any)
     assert_type(await ctx.send(refund, "acme/1", Ask(1), delay=timedelta(hours=1)), Sent)
     assert_type(await ctx.send("Order", "acme/1", "touch", delay=0.5), Sent)
+    assert_type(await ctx.attach("Order.3.0193"), Any)
+    assert_type(await ctx.attach("Order.3.0193", Done), Done)
+    assert_type(await ctx.attach("Order.3.0193", type=list[int]), list[int])
     await ctx.sleep(timedelta(days=1))
     await ctx.sleep(0.5)
 
@@ -97,6 +100,7 @@ def blocking_messages(ctx: BlockingObjectContext) -> None:
     assert_type(ctx.call(refund, "acme/1", Ask(1)), Done)
     assert_type(ctx.call("Order", "acme/1", "touch"), Any)
     assert_type(ctx.send(touch, "acme/1", delay=1), Sent)
+    assert_type(ctx.attach("Order.3.0193", Done), Done)
     ctx.sleep(timedelta(days=1))
 
 
