@@ -511,15 +511,7 @@ class Conductor:
         if self._ctx.is_stale:
             self._ctx.end_stale()
             return
-        while (found := self.replay.upcoming()) is not None:
-            if self.is_live and self._waits.is_always_replayed and isinstance(found, RESUMING):
-                if not self._unsettled and not self._invocation.ending:
-                    self._ctx.end(Suspended())
-                return
-            self.replay.hand_over()
-            if self._hand_over(found):
-                return
-        if self._in_flight or self._invocation.ending:
+        if self._lets_one_go_on() or self._in_flight or self._invocation.ending:
             return
         if not self.is_live and not self._go_live():
             return
@@ -532,6 +524,18 @@ class Conductor:
             self._make(*self._wanting.popleft())
         if not self._unsettled:
             self._rest()
+
+    def _lets_one_go_on(self) -> bool:
+        """Hand over what comes next, up to what lets a branch go on; returns whether there was that."""
+        while (found := self.replay.upcoming()) is not None:
+            if self.is_live and self._waits.is_always_replayed and isinstance(found, RESUMING):
+                if not self._unsettled and not self._invocation.ending:
+                    self._ctx.end(Suspended())
+                return True
+            self.replay.hand_over()
+            if self._hand_over(found):
+                return True
+        return False
 
     def _is_quiet(self) -> bool:
         return not self._active or all(branch.waits_for_others for branch in self._active)

@@ -201,7 +201,7 @@ class Messages:
         caller = _caller(lane, invocation, index)
         raw_id = child_id(invocation.raw_id, index, invocation.restarts)
         request = Request(RequestKind.ATTACH, raw_id, "", "", target.raw, caller=caller)
-        more = [_post(lane, space, request.encode()), operations.stand_still(lane.key_text)]
+        more = [post(lane, space, request.encode()), operations.stand_still(lane.key_text)]
         await self._write(ctx, lane, invocation, fact, more)
         return fact
 

@@ -20,8 +20,8 @@ from ..journal.tenure import Tenure
 from .context import ExclusiveContext
 from .lane import Lane, apply
 from .log import InvocationLog
-from .messages import Messages
 from .partition import Partition, Phase
+from .signals import Signals
 from .steps import Steps
 from .waits import Waits
 
@@ -170,9 +170,9 @@ class Stage:
         nobody: Any = Backdrop()
         self.limiter = anyio.CapacityLimiter(app.settings.blocking_threads)
         self.steps = StageSteps(app.settings, nobody, nobody, self.limiter)
-        waits = StageWaits(nobody, app.settings.waiting_residency_seconds)
+        waits = StageWaits(nobody, app.settings.waiting_residency_seconds, app.settings.waiting_resident_max)
         limit = app.settings.payload_limit_bytes
-        self.messages = Messages(app, nobody, self.steps, waits, nobody, limit)
+        self.messages = Signals(app, nobody, self.steps, waits, nobody, limit)
 
     def lane(self, journal: Journal, virtual_object: VirtualObject) -> StageLane:
         """Return the lane of a journal's object, with the state that it has."""

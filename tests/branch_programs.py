@@ -80,6 +80,8 @@ class Play:
                 got: Any = await self.fork(where, kind, branches)
             case [kind, word]:
                 got = await self.call_of(where, kind, word)
+            case _:
+                raise AssertionError(command)
         self.saw.append((where, command[0], got))
 
     async def call_of(self, where: str, kind: str, word: str) -> Any:

@@ -48,7 +48,8 @@ async def order(ctx: ObjectContext, item: Item) -> Decimal:
     await ctx.run("check", _ask, "check")
     ctx.set("items", [*items, item])
     names = await ctx.state_keys()
-    await ctx.run("book", _ask, f"book {number} {at.isoformat()} {names} {ctx.random().random()}")
+    booking = f"book {number} {at.isoformat()} {names} {ctx.random().random()}"
+    await ctx.run("book", _ask, booking)
     await ctx.sleep(timedelta(days=30))
     return item.price
 

@@ -55,9 +55,7 @@ async def test_a_golden_journal_fits_the_code_that_wrote_it(path: Path) -> None:
     assert (rehearsed.fit, rehearsed.recorded, rehearsed.attempted) == (Fit.FITS, "", "")
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FILES if path.stem not in ("scheduled",)], ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", [path for path in FILES if path.stem != "scheduled"], ids=lambda path: path.stem)
 async def test_a_golden_journal_does_not_fit_other_code(path: Path) -> None:
     """So the test above can fail: a handler that asks for something else at once is noticed by each of them."""
     journal = read(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -56,4 +56,4 @@ def as_plain(saw: list[Any]) -> list[Any]:
 
 def plain(value: Any) -> Any:
     """Return a value as it is once it has been written down and read."""
-    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+    return [plain(each) for each in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
