@@ -18,6 +18,7 @@ import anyio
 from ..journal.due import Due, read_all_due
 from ..journal.errors import StoreUnavailable
 from .partition import Partition, Phase
+from .timers import DUE_AT_LEAST
 
 if TYPE_CHECKING:
     from ..journal.store import Store
@@ -146,10 +147,12 @@ class Idle:
             if not (was_still and is_read_now and rests == self.rests and self._is_still(partitions)):
                 continue
             dues = [answer for answer in answers if isinstance(answer, Due)]
-            due = [raw_id for each in dues for raw_id in each.ids if asked[raw_id] < ASKED_MAX]
-            if not due:
+            due = [[raw_id for raw_id in each.ids if asked[raw_id] < ASKED_MAX] for each in dues]
+            if not any(due):
                 return min((each.next_in_ms for each in dues if each.next_in_ms is not None), default=None)
-            asked.update(due)
+            for ids in due:
+                # Of very many, one question hands out the earliest.
+                asked.update(ids[:DUE_AT_LEAST])
             await self._parts.timers.ask(partitions)
 
     async def _rest_after(self, rests: int, partitions: list[Partition], patience_seconds: float) -> None:

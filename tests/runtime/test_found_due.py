@@ -36,6 +36,7 @@ class FindingAgain(NoObserver):
 
     def before_send(self, what: str, partition: str, number: int) -> None:  # noqa: ARG002, the protocol
         """Tell it."""
+        del partition, number
         if what != "commit":
             return
         for each in self.runtime.worker.partitions:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import anyio
 import pytest
@@ -23,6 +24,7 @@ from keylane import (
     VirtualObject,
 )
 from keylane.journal.descriptions import What
+from keylane.journal.key import partition_of
 from keylane.journal.scan import scan
 from keylane.journal.store import Store
 from keylane.journal.transitions import Status
@@ -33,6 +35,8 @@ pytestmark = pytest.mark.anyio
 MONTH = timedelta(days=30)
 DAY = timedelta(days=1)
 SLACK = timedelta(minutes=1)
+#: More than a worker takes up at once of what falls due.
+CROWD = 100
 gates: dict[str, anyio.Event] = {}
 trail: list[str] = []
 
@@ -86,6 +90,17 @@ async def nap_each_day(ctx: ObjectContext, days: int) -> list[float]:
         await ctx.sleep(DAY)
         woke.append(((await ctx.time()) - began) / DAY)
     return woke
+
+
+@order.handler
+async def nap_twice(ctx: ObjectContext) -> list[float]:
+    began = await ctx.time()
+    return [((await nap_a_day(ctx)) - began) / DAY for _ in range(2)]
+
+
+async def nap_a_day(ctx: ObjectContext) -> datetime:
+    await ctx.sleep(DAY)
+    return await ctx.time()
 
 
 @order.handler
@@ -278,6 +293,18 @@ async def test_time_passes_by_request_while_a_handler_runs(h: Harness) -> None:
         gates["step"].set()
 
         assert await handle.result(timeout=5) == pytest.approx(2.0, abs=0.001)
+
+
+async def test_very_many_that_fall_due_at_once_have_all_had_their_turn_before_time_goes_on(store_url: str) -> None:
+    """A worker takes them up in parts; each wakes at its time, also the last one."""
+    keys = (f"acme/{number}" for number in itertools.count())
+    in_one_partition = (key for key in keys if partition_of(key, 16) == 0)
+    async with harness(order, store=store_url, settings=Settings(partitions=16)) as h:
+        handles = [await h.send(nap_twice, key) for key in itertools.islice(in_one_partition, CROWD)]
+        await h.advance(timedelta(days=2, hours=12))
+
+        for handle in handles:
+            assert await handle.result(timeout=20) == pytest.approx([1.0, 2.0], abs=0.01)
 
 
 async def test_a_test_is_told_what_keeps_it_from_settling(h: Harness) -> None:
