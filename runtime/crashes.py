@@ -177,6 +177,7 @@ class CrashingHarness(Harness):
     async def _start(self, store_url: str, stack: AsyncExitStack) -> Subject:
         victim = self._new_runtime(store_url, self._killer)
         lives = await stack.enter_async_context(_Lives(victim))
+        victim.worker.force(self.force)
         client = Client(victim.store_url, namespace=self.namespace, settings=self.settings)
         subject = Subject(victim.worker, await stack.enter_async_context(client))
         self._runtime = victim
@@ -194,6 +195,7 @@ class CrashingHarness(Harness):
         await self._is_killed.wait()
         heir = self._new_runtime(store_url)
         await lives.follow(heir)
+        heir.worker.force(self.force)
         self._runtime = heir
         subject.replace(heir.worker)
 

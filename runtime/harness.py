@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import tempfile
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 from ..journal.background import Background
 from ..journal.embedded import EmbeddedStore
@@ -20,6 +19,7 @@ from ..journal.urls import EmbeddedAddress, parse_store_url
 from ..objects.app import App, app_of
 from ..objects.settings import Settings
 from ..objects.virtual_object import VirtualObject
+from .forcing import VARIABLE, forced
 from .runtime import Runtime
 from .virtual_time import Subject, VirtualTime
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 #: Makes every wait suspend its handler at once, or every await on `ctx` replay it from its journal.
 Force: TypeAlias = Literal["suspend", "replay"]
-#: What is forced where a test says nothing, for whole test runs.
-FORCE_VARIABLE: Final = "KEYLANE_TEST_FORCE"
 #: Objects of a test are few, and each partition costs a millisecond at the start.
 PARTITIONS: Final = 2
 SETTLE_SECONDS: Final = 10.0
@@ -66,9 +64,6 @@ class Harness:
         self.force: Force | None = force or force_of_environment()
         #: The namespace that the harness has to itself.
         self.namespace = f"test-{secrets.token_hex(6)}"
-        if self.force == "replay":
-            remedy = "use suspend, which replays a handler after every wait"
-            raise RegistrationError("replay can't be forced at every await", parameter="force", remedy=remedy)
         self.settings = settings_for(given.settings, self.force)
         self._app = App(given.objects.values(), settings=self.settings)
         self._store = store
@@ -104,6 +99,7 @@ class Harness:
     async def _start(self, store_url: str, stack: contextlib.AsyncExitStack) -> Subject:
         """Start a worker and a client, which are closed with the stack."""
         self._runtime = await stack.enter_async_context(self._new_runtime(store_url))
+        self._runtime.worker.force(self.force)
         return Subject(self._runtime.worker, self._runtime.client)
 
     def _new_runtime(self, store_url: str, observer: Observer | None = None) -> Runtime:
@@ -176,13 +172,10 @@ def force_of_environment() -> Force | None:
     Raises:
         RegistrationError: The variable holds another word.
     """
-    word = os.environ.get(FORCE_VARIABLE) or None
-    if word is None:
-        return None
-    for force in get_args(Force):
-        if word == force:
-            return force
-    raise RegistrationError(f"{FORCE_VARIABLE}={word}", parameter=FORCE_VARIABLE, remedy="use suspend or replay")
+    try:
+        return forced()
+    except ValueError as error:
+        raise RegistrationError(str(error), parameter=VARIABLE, remedy="use suspend or replay") from error
 
 
 def settings_for(settings: Settings, force: Force | None) -> Settings:

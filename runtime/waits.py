@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ..journal import operations
 from ..journal.batch import Commit, Operation
@@ -78,6 +78,11 @@ class Waits:
         #: Told of waits that nobody waits for any more, and that have ended: what came was taken by nobody.
         self.on_abandoned: list[Callable[[Lane, Invocation, Place], None]] = []
         self.slots: Slots[Lane]
+
+    def force(self, how: Literal["suspend", "replay"] | None) -> None:
+        """Have handlers suffer what few runs meet; for tests."""
+        self.is_never_resident = self.is_never_resident or how == "suspend"
+        self.is_always_replayed = self.is_always_replayed or how == "replay"
 
     async def ended(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place) -> _End:
         """Wait for the record that ends the open wait of an invocation; its slot serves others meanwhile.

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import anyio
 import anyio.abc
@@ -224,6 +224,10 @@ class Worker:
             if not self.is_dead:
                 await self._ownership.drain()
         await self._stack.aclose()
+
+    def force(self, how: Literal["suspend", "replay"] | None) -> None:
+        """Have each handler suspended at every wait, or replayed at every record; for tests."""
+        self._waits.force(how)
 
     def die(self) -> None:
         """Stop as if the process had been killed: nothing more is sent, and what runs can't go on; for tests.

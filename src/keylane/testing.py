@@ -13,7 +13,8 @@ follows it; leases, and how long callers wait, don't. `h.advance(timedelta(days=
 for nothing.
 
 Under pytest, the fixture `keylane_harness` gives the same on a store that all tests of a run share, and
-`KEYLANE_TEST_FORCE=suspend` runs a whole suite with every wait suspending its handler at once.
+`KEYLANE_TEST_FORCE=suspend` runs a whole suite with every wait suspending its handler at once, `=replay` with every
+handler replayed at each of its records.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def harness(
         app: What to host: an `App`, an object type, or a list of them.
         store: The URL of a store to share with other tests, in a namespace of its own; by default an embedded store
             that lasts as long as the harness.
-        force: `"suspend"` drops every handler at every wait and replays it afterwards. By default what
-            `KEYLANE_TEST_FORCE` says, else nothing.
+        force: `"suspend"` drops every handler at every wait and replays it afterwards; `"replay"` replays it at every
+            await on `ctx` that records something. By default what `KEYLANE_TEST_FORCE` says, else neither.
         settings: The effective settings; by default the app's, with two partitions for each object type.
         auto_advance: Whether the clock jumps by itself while everything waits and somebody waits for an answer.
 

@@ -95,6 +95,7 @@ async def test_whatever_dies_each_answer_comes_once_and_a_step_runs_again_only_w
     assert [point.moment for point in repeated] == ["before", "before"]
 
 
+@pytest.mark.counts_runs
 async def test_what_a_handler_does_outside_of_steps_is_seen_to_happen_again(store_url: str) -> None:
     """The kit tells a careless handler from a careful one."""
 
@@ -155,7 +156,7 @@ async def test_the_kit_sees_an_owner_that_forgets_what_is_recorded(
         del records
         return []
 
-    monkeypatch.setattr("keylane.runtime.loading.commands_of", forget)
+    monkeypatch.setattr("keylane.runtime.restarting.commands_of", forget)
     runs = crashes(order, charge_only, store=store_url, moments=["after"], run_seconds=5.0)
 
     first, *others = [run async for run in runs]

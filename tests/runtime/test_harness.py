@@ -16,7 +16,6 @@ from keylane import (
     Handler,
     InvocationPaused,
     ObjectContext,
-    RegistrationError,
     RetryableError,
     RetryPolicy,
     Settings,
@@ -125,10 +124,12 @@ async def always_fail(ctx: ObjectContext) -> None:
 
 @order.handler
 async def count_attempts(ctx: ObjectContext) -> int:
-    """Count how often the handler is begun while it waits three times."""
+    """Count how often the handler is begun while it waits three times and takes two steps."""
     trail.append("run")
     for _ in range(3):
         await ctx.sleep(DAY)
+    for name in ("first", "second"):
+        await ctx.run(name, str)
     return len(trail)
 
 
@@ -352,13 +353,25 @@ async def test_time_stays_where_it_is_when_nothing_jumps_by_itself(store_url: st
         await handle.result(timeout=5)
 
 
-@pytest.mark.parametrize(("force", "runs"), [(None, 1), ("suspend", 4)])
-async def test_a_forced_suspension_replays_a_handler_after_each_wait(
+@pytest.mark.counts_runs
+@pytest.mark.parametrize(("force", "runs"), [(None, 1), ("suspend", 4), ("replay", 6)])
+async def test_what_is_forced_replays_a_handler_after_each_wait_or_each_record(
     store_url: str, force: Force | None, runs: int
 ) -> None:
-    """Three waits are four runs; without the switch, the handler stays in memory."""
+    """Three waits are four runs and two steps two more; without a switch, the handler stays in memory."""
     async with harness(order, store=store_url, force=force) as h:
         assert await h.call(count_attempts, "acme/o-1") == runs
+
+
+@pytest.mark.parametrize("force", ["suspend", "replay"])
+async def test_what_is_forced_changes_nothing_that_can_be_seen(store_url: str, force: Force) -> None:
+    """Steps, retries, calls and messages come to the same."""
+    async with harness([order, customer], store=store_url, force=force) as h:
+        assert await h.call(refund, "acme/o-1", 30) == "refunded after 1 mail"
+        await h.advance(timedelta(days=7))
+
+        assert await h.call(mails, "acme/o-1") == ["refunded", "how was it?"]
+    assert trail == ["asked"] * 3
 
 
 async def test_the_variable_forces_where_a_test_says_nothing(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,12 +387,6 @@ async def test_settings_of_the_test_count(store_url: str) -> None:
         assert len(h.runtime.worker.partitions) == 3
     async with harness(order, store=store_url) as h:
         assert len(h.runtime.worker.partitions) == 2
-
-
-async def test_replay_at_every_await_is_not_claimed_where_it_can_not_be_forced() -> None:
-    """A suite that believes to be forced and is not would prove nothing."""
-    with pytest.raises(RegistrationError, match="suspend"):
-        harness(order, force="replay")
 
 
 async def test_a_test_that_waits_in_vain_is_told_so(

@@ -11,7 +11,7 @@ from keylane import App, Handle, ObjectContext, Settings, VirtualObject
 from keylane.journal.key import parse_id
 from keylane.testing import Harness, harness
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.counts_runs]
 
 FEW = 3
 runs: list[str] = []
