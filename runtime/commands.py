@@ -49,7 +49,7 @@ async def diverge(ctx: ExclusiveContext, lane: Lane, invocation: Invocation, fou
     Raises:
         Suspended: In any case.
     """
-    detail = f"recorded {in_words(found)}, the code now asks for {attempted} at {caller_line()}"
+    detail = f"recorded {in_words(found)}, the code now asks for {attempted} at {caller_line(ctx.coroutine)}"
     await park(ctx, lane, invocation, PauseReason.DIVERGED, detail, None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 _OWN_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) for name in ("runtime", "objects", "journal"))
 
@@ -15,11 +16,17 @@ def is_own(filename: str) -> bool:
     return resolved.startswith(_OWN_FOLDERS) or "/asyncio/" in filename or "/anyio/" in filename
 
 
-def caller_line() -> str:
-    """Return file and line of the innermost frame that is not the library's."""
+def caller_line(handler: Any = None) -> str:
+    """Return file and line of the innermost frame that is not the library's.
+
+    Args:
+        handler: The coroutine of the handler, whose line is told where a branch has none of its own.
+    """
     frame: FrameType | None = inspect.currentframe()
-    while frame is not None:
+    while frame is not None and "/asyncio/" not in frame.f_code.co_filename:
         if not is_own(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
-    return "an unknown line"
+    # What is below the event loop has started it, and is no handler.
+    waiting: FrameType | None = getattr(handler, "cr_frame", None)
+    return "an unknown line" if waiting is None else f"{waiting.f_code.co_filename}:{waiting.f_lineno}"

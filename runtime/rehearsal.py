@@ -187,7 +187,7 @@ class Rehearsal(Execution):
         if isinstance(error, _DoesNotFit):
             return told.as_(Fit.INVALID_INPUT, detail=str(error))
         is_suspended = ctx.ended_by is not None
-        left = ctx.next_recorded()
+        left = ctx.next_recorded() if ctx.conductor is None else ctx.conductor.replay.head()
         if left is not None and not is_suspended:
             return told.left(left, error, ways)
         if is_suspended and told.is_completed:

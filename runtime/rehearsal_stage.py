@@ -28,6 +28,7 @@ from .waits import Waits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..journal.command_records import CallCompleted, TimerFired
     from ..journal.exported import Journal
     from ..journal.place import Place
     from ..journal.store import Store
@@ -93,9 +94,11 @@ class StageLane(Lane):
 
     ctx: ExclusiveContext
 
-    def commit(self, *_: object, **__: object) -> NoReturn:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """End the run."""
-        raise self.ctx.end(Suspended())
+    def commit(self, *_: object, **__: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """End the run; where there are branches, each of them is told."""
+        ended = self.ctx.end(Suspended())
+        if self.ctx.conductor is None:
+            raise ended
 
     def accept(self, *_: object, **__: object) -> NoReturn:  # pyright: ignore[reportIncompatibleMethodOverride]
         """End the run."""
@@ -135,8 +138,10 @@ class StageSteps(Steps):
     """Steps that are found in the journal, and never run."""
 
     async def may_begin(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation) -> None:
-        """End the run: it has come to the end of the journal."""
+        """End the run once all branches have come to the end of the journal."""
         del lane, invocation
+        if ctx.conductor is not None:
+            await ctx.conductor.until_live()
         raise ctx.end(Suspended())
 
     async def _try(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan) -> NoReturn:
@@ -150,9 +155,12 @@ class StageSteps(Steps):
 class StageWaits(Waits):
     """Waits whose end is found in the journal, or ends the run."""
 
-    async def ended(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place) -> NoReturn:
-        """End the run: what is waited for has not come."""
-        del lane, invocation, index
+    async def ended(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place
+    ) -> CallCompleted | TimerFired:
+        """Return what a branch is handed; without branches end the run: what is waited for has not come."""
+        if ctx.conductor is not None:
+            return await super().ended(ctx, lane, invocation, index)
         raise ctx.end(Suspended())
 
 
@@ -170,7 +178,7 @@ class Stage:
         nobody: Any = Backdrop()
         self.limiter = anyio.CapacityLimiter(app.settings.blocking_threads)
         self.steps = StageSteps(app.settings, nobody, nobody, self.limiter)
-        waits = StageWaits(nobody, app.settings.waiting_residency_seconds, app.settings.waiting_resident_max)
+        waits = StageWaits(nobody, app.settings.waiting_residency_seconds, 1)
         limit = app.settings.payload_limit_bytes
         self.messages = Signals(app, nobody, self.steps, waits, nobody, limit)
 
@@ -182,7 +190,8 @@ class Stage:
         space = store.space(journal.type_name, journal.partition)
         host: Any = Backdrop()
         partition = Partition(host, store, virtual_object, space, Tenure(0, b""), self._app.settings, journal.begun_ms)
-        partition.phase = Phase.OPEN
+        # Branches that have nothing left to do leave memory at once, as when a worker hands its partitions over.
+        partition.phase = Phase.DRAINING
         lane = StageLane(partition, Key.parse(journal.key), journal.key)
         lane.queued, lane.durable = dict(journal.state), dict(journal.state)
         lane.state_version = journal.state_version

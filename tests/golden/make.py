@@ -124,6 +124,12 @@ async def _large(runtime: Runtime) -> str:
     return handle.id
 
 
+async def _compared(runtime: Runtime) -> str:
+    handle = await runtime.client.send(shop.compare, "acme/compared", ["tea", "salt", "rice"])
+    await handle.result(timeout=20)
+    return handle.id
+
+
 SCENARIOS: dict[str, Scenario] = {
     "ordered": _ordered,
     "ordered_and_done": _ordered_and_done,
@@ -138,11 +144,11 @@ SCENARIOS: dict[str, Scenario] = {
     "scheduled": _scheduled,
     "released": _released,
     "large": _large,
+    "compared": _compared,
 }
 
 
-def _left_out(error: BaseException) -> list[str]:
-    del error
+def _left_out(*_: object) -> list[str]:
     return ["(left out)"]
 
 

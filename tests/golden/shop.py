@@ -48,8 +48,8 @@ async def order(ctx: ObjectContext, item: Item) -> Decimal:
     await ctx.run("check", _ask, "check")
     ctx.set("items", [*items, item])
     names = await ctx.state_keys()
-    booking = f"book {number} {at.isoformat()} {names} {ctx.random().random()}"
-    await ctx.run("book", _ask, booking)
+    what = f"book {number} {at.isoformat()} {names} {ctx.random().random()}"
+    await ctx.run("book", _ask, what)
     await ctx.sleep(timedelta(days=30))
     return item.price
 
@@ -111,6 +111,22 @@ def plain(ctx: BlockingObjectContext, text: str) -> str:
     ctx.set("text", got)
     ctx.sleep(0.001)
     return ctx.get("text", str, "")
+
+
+@shop.handler
+async def compare(ctx: ObjectContext, names: list[str]) -> list[Any]:
+    """Branches: calls and steps beside each other, a race whose loser is withdrawn, and one that reads state."""
+
+    async def one(name: str) -> Decimal:
+        price = await ctx.call(reserve, f"acme/{name}", name)
+        ctx.set(f"price of {name}", price)
+        await ctx.run("note", _ask, f"note {name}")
+        return price
+
+    first = await ctx.gather(*(one(name) for name in names), ctx.run("alone", _ask, "alone"))
+    winner, _ = await ctx.select(short=ctx.sleep(0.001), long=ctx.sleep(timedelta(days=30)))
+    await ctx.run("last", _ask, f"last {winner} {await ctx.state_keys()}")
+    return list(first)
 
 
 app = App([shop, stock])

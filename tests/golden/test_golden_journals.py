@@ -14,7 +14,6 @@ from keylane.journal.command_records import (
     WaitCompleted,
     WaitExpired,
     WaitStarted,
-    WaitWithdrawn,
 )
 from keylane.journal.exported import Journal, journals_in
 from keylane.journal.records import (
@@ -35,7 +34,7 @@ pytestmark = pytest.mark.anyio
 #: The one that has no journal of its own, and those that no golden journal holds yet.
 LACKING = {
     Finished, AwakeableMade, CancelDelivered, Cancelled, CancelRequested, CompensationSkipped, CompensationStarted,
-    Killed, SignalReceived, WaitCompleted, WaitExpired, WaitStarted, WaitWithdrawn,
+    Killed, SignalReceived, WaitCompleted, WaitExpired, WaitStarted,
 }  # fmt: skip
 
 FILES = sorted(JOURNALS.glob("*.jsonl"))

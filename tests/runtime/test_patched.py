@@ -201,3 +201,28 @@ async def test_a_question_that_nothing_is_recorded_behind_leaves_no_mark(store_u
         assert await runtime.client.call(work, "acme/d", timeout=10)
         told = await runtime.client.inspect("Desk", "acme/d")
         assert [event.what for event in told.timeline] == ["completed"]
+
+
+async def test_a_patch_in_a_branch_has_the_same_answer_in_a_hundred_replays(store_url: str, namespace: str) -> None:
+    """Whichever branch asks first, and whatever the others have recorded by then."""
+    made = VirtualObject("Desk", owner="tests", partitions=1, retry=RetryPolicy(first=timedelta(0), attempts=200))
+    runs: list[list[bool]] = []
+
+    @made.handler
+    async def work(ctx: ObjectContext) -> list[bool]:
+        async def branch(name: str) -> bool:
+            await ctx.run(f"before {name}", _note, name)
+            is_new = ctx.patched("in a branch")
+            await ctx.run("new" if is_new else "old", _note, name)
+            return is_new
+
+        found = await ctx.gather(*(branch(name) for name in "abc"))
+        runs.append(list(found))
+        if len(runs) < 100:
+            raise ValueError("once more")
+        return list(found)
+
+    async with opened(store_url, namespace, made) as runtime:
+        assert await runtime.client.call(work, "acme/d", timeout=30) == [True, True, True]
+    assert runs == [[True] * 3] * 100
+    assert sorted(trail) == ["a", "a", "b", "b", "c", "c"]

@@ -409,3 +409,66 @@ async def test_a_deploy_check_says_which_old_ways_are_still_gone(store_url: str,
         found = await verdict(runtime, desk(patched))
         assert found.may_deploy
         assert dict(found.old_ways) == {("Desk", "work", "check"): 1}
+
+
+async def in_branches(ctx: ObjectContext) -> Any:
+    """Steps, calls and sleeps beside each other, and a race whose loser is withdrawn."""
+    await ctx.run("first", _note, "first")
+
+    async def one(name: str) -> str:
+        got = await ctx.call(answer, f"acme/{name}", name)
+        return await ctx.run(f"step {name}", _note, got)
+
+    both = await ctx.gather(one("a"), one("b"), ctx.run("alone", _note, "alone"))
+    ctx.set("seen", 1)
+    await ctx.select(short=ctx.sleep(0.001), long=ctx.sleep(3000))
+    await ctx.gather(ctx.sleep(0.002), ctx.sleep(3600))
+    return both
+
+
+async def branched(store_url: str, namespace: str) -> Journal:
+    """Return the journal of an invocation that waits in a branch."""
+    async with Runtime([desk(in_branches), callee], store=store_url, namespace=namespace) as runtime:
+        handle = await runtime.client.send("Desk", "acme/d", "work", "x")
+
+        async def has_come_far() -> bool:
+            told = await handle.describe()
+            return told.status == "waiting" and sum(each.name.startswith("sleep") for each in told.steps) == 4
+
+        await eventually(has_come_far)
+        journal, _ = await read_journal(runtime.client.store, parse_id(handle.id))
+    trail.clear()
+    return journal
+
+
+async def test_branches_are_rehearsed_in_the_order_of_their_journal(store_url: str, namespace: str) -> None:
+    """Up to where each of them waits; none of them runs a step, asks anybody or sets a timer."""
+    journal = await branched(store_url, namespace)
+    result = await rehearsed(journal, desk(in_branches), limit_seconds=5)
+    assert (result.fit, result.detail, result.recorded) == (Fit.FITS, "", "")
+    for count in range(2, len(journal.records)):
+        result = await rehearsed(replace(journal, records=journal.records[:count]), desk(in_branches), limit_seconds=5)
+        assert (count, result.fit, result.recorded) == (count, Fit.FITS, "")
+
+
+async def test_branches_that_ask_for_something_else_diverge(store_url: str, namespace: str) -> None:
+    """A branch more, one less, or another command in one of them."""
+    journal = await branched(store_url, namespace)
+
+    async def fewer(ctx: ObjectContext) -> Any:
+        await ctx.run("first", _note, "first")
+        await ctx.gather(ctx.call(answer, "acme/a", "a"))
+        return await ctx.run("last", _note, "last")
+
+    async def other(ctx: ObjectContext) -> Any:
+        await ctx.run("first", _note, "first")
+        await ctx.gather(ctx.run("other", _note, "a"), ctx.run("another", _note, "b"))
+
+    async def none(ctx: ObjectContext) -> Any:
+        await ctx.run("first", _note, "first")
+        return await ctx.run("last", _note, "last")
+
+    for way in (fewer, other, none):
+        result = await rehearsed(journal, desk(way), limit_seconds=5)
+        assert result.fit is Fit.DIVERGES
+        assert Path(__file__).name in result.line
