@@ -313,12 +313,41 @@ class InvocationFailed(CallError):
 
 
 class InvocationCancelled(CallError):
-    """The invocation was cancelled or killed before it had a result."""
+    """The invocation was cancelled or killed before it had a result.
+
+    Attributes:
+        how: `cancelled` or `killed`; a killed one had no chance to clean up.
+        by: Who asked for it; empty where that was not said.
+        reason: Why, likewise.
+        compensation_failed: Whether something that was to be undone was not.
+    """
 
     code = "invocation-cancelled"
+    field_names = (*CallError.field_names, "how", "by", "reason", "compensation_failed")
+    how: str = "cancelled"
+    by: str = ""
+    reason: str = ""
+    compensation_failed: bool = False
 
-    def __init__(self, *, invocation_id: str | None = None) -> None:
-        super().__init__("the invocation was cancelled before it had a result", invocation_id=invocation_id)
+    def __init__(
+        self,
+        how: str = "cancelled",
+        by: str = "",
+        reason: str = "",
+        *,
+        compensation_failed: bool = False,
+        invocation_id: str | None = None,
+    ) -> None:
+        whom = f" by {by}" if by else ""
+        why = f": {reason}" if reason else ""
+        left = "; something that was to be undone was not" if compensation_failed else ""
+        super().__init__(
+            f"the invocation was {how}{whom} before it had a result{why}{left}", invocation_id=invocation_id
+        )
+        self.how = how
+        self.by = by
+        self.reason = reason
+        self.compensation_failed = compensation_failed
 
 
 class InvocationPaused(CallError):

@@ -112,6 +112,11 @@ class CallStarted:
     releases: bool = False
 
     @property
+    def is_of_a_handler(self) -> bool:
+        """Whether it asked for an invocation of its own: neither a signal nor the end of one asked for elsewhere."""
+        return self.handler[:1] not in ("", "(")
+
+    @property
     def is_attached(self) -> bool:
         """Whether it waits for an invocation that it did not ask for."""
         return not self.handler
@@ -222,6 +227,21 @@ class CancelDelivered:
 
 
 @dataclass(frozen=True, slots=True)
+class CompensationStarted:
+    """The handler is through, and what it did is being undone, last thing first; nothing else of it counts any more.
+
+    Args:
+        index: Place at which the handler ended, which is that of the first undo.
+        undos: Names of what is undone, in the order in which they were registered.
+        error: With what the handler failed; None where it was cancelled.
+    """
+
+    index: Place
+    undos: tuple[str, ...] = ()
+    error: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CompensationSkipped:
     """Somebody gave up an undo that failed; the invocation ends with the flag that says so.
 
@@ -254,9 +274,10 @@ Command: TypeAlias = (
     | WaitExpired
     | WaitWithdrawn
     | CancelDelivered
+    | CompensationStarted
     | CompensationSkipped
 )
 
 #: The commands' records that carry no reads: they are made outside of the handler's run, or about something it does not
 #: know of.
-Bare: TypeAlias = CallCompleted | TimerFired | WaitExpired | CompensationSkipped
+Bare: TypeAlias = CallCompleted | TimerFired | WaitExpired | CompensationStarted | CompensationSkipped

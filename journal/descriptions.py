@@ -30,6 +30,8 @@ class ResultKind(StrEnum):
     FAILED = "failed"
     REFUSED = "refused"
     REPLAYED = "replayed"
+    CANCELLED = "cancelled"
+    KILLED = "killed"
     UNDECODABLE = "undecodable"
 
 
@@ -94,6 +96,23 @@ class Pause:
     since: datetime
     by: str | None
     in_charge: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Who has asked for the end of an invocation.
+
+    Args:
+        by: Who; empty where that was not said.
+        reason: Why, likewise.
+        at: When its owner took it in.
+        is_delivered: Whether its handler was told; else it is at its next durable point.
+    """
+
+    by: str
+    reason: str
+    at: datetime
+    is_delivered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +188,8 @@ class InvocationDescription:
         steps: Its steps, in order.
         error: The last error of the handler or of a step.
         pause: Why it is parked, while it is.
+        cancel: Who has asked for its end, and whether its handler was told; None where nobody has.
+        compensation_failed: Whether something that was to be undone was not.
         retry_due_at: When the next attempt, the end of its sleep, or its own begin is due, while one is waited for.
         waits_for: What it waits for, in words: the reply of another object, or the end of its sleep.
         result: The outcome, while it is kept.
@@ -196,6 +217,8 @@ class InvocationDescription:
     steps: tuple[Step, ...] = ()
     error: Failure | None = None
     pause: Pause | None = None
+    cancel: Cancel | None = None
+    compensation_failed: bool = False
     retry_due_at: datetime | None = None
     waits_for: str | None = None
     result: KeptResult | None = None

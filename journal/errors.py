@@ -15,6 +15,7 @@
     ├─ RegistrationError(parameter, remedy)
     └─ InternalError                              our bug
     BaseException: Suspended · Fenced             inside a handler, never to be caught
+    BaseException: Cancelled                      inside a handler that is cancelled: clean up, and raise it again
 
 An error crosses processes as its code, its message and its fields: `code_of`, `fields_of` and
 `error_from` are the two directions. Pickling restores the same parts and calls no constructor, so
@@ -50,6 +51,7 @@ from .root_error import KeylaneError
 __all__ = [
     "CallError",
     "CallTimeout",
+    "Cancelled",
     "Deadlock",
     "Draining",
     "EffectRejected",
@@ -365,6 +367,30 @@ class Fenced(_ControlFlow):
 
     code = "fenced"
     why = "Another worker owns this object now and runs the handler; nothing that this run does is kept any more."
+
+
+class Cancelled(BaseException):
+    """Somebody has cancelled this invocation: raised once, by the next await on ctx that records something.
+
+    Clean up in `finally:`, or in `except Cancelled:` and raise it again; the awaits on ctx work there as before, and
+    are recorded. A handler that swallows it and returns completes its invocation.
+
+    Attributes:
+        by: Who asked for it; empty where that was not said.
+        reason: Why, likewise.
+    """
+
+    code: ClassVar[str] = "cancelled"
+
+    def __init__(self, by: str = "", reason: str = "") -> None:
+        whom = f" by {by}" if by else ""
+        why = f": {reason}" if reason else ""
+        super().__init__(f"this invocation is cancelled{whom}{why}")
+        self.by = by
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.by, self.reason)
 
 
 def code_of(error: KeylaneError) -> str:

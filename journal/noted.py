@@ -16,6 +16,7 @@ from .command_records import (
     CancelDelivered,
     Command,
     CompensationSkipped,
+    CompensationStarted,
     MessageSent,
     StepAttemptFailed,
     StepCompleted,
@@ -37,7 +38,6 @@ from .records import (
     AttemptFailed,
     Cancelled,
     CancelRequested,
-    CompensationStarted,
     Completed,
     Failed,
     Finished,
@@ -54,7 +54,7 @@ from .records import (
 from .restarting import what_counts
 from .snapshots import Entry
 from .store import Store
-from .transitions import Extras, IllegalTransition, OpenWait, Standing, Status, replay
+from .transitions import END_OF, Extras, IllegalTransition, OpenWait, Standing, Status, replay
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -209,7 +209,9 @@ def standing_at(record: Record) -> Standing:
             return Standing(Status.FAILED, records=1, error=record.error)
         case Completed() | Finished() | Cancelled() | Killed():
             return Standing(_ENDED.get(type(record), _outcome_of(record)), records=1)
-        case SignalReceived() | CancelRequested() | PatchMarked() | Restarted():
+        case CancelRequested():
+            return Standing(Status.RUNNING, records=1, extras=Extras(cancel=record))
+        case SignalReceived() | PatchMarked() | Restarted():
             return Standing(Status.RUNNING, records=1)
         case _:
             return _standing_at_command(record)
@@ -223,7 +225,7 @@ _ENDED: Final[Mapping[type, Status]] = {
 
 
 def _outcome_of(record: Record) -> Status:
-    return Status.COMPLETED if isinstance(record, Finished) and record.outcome == "c" else Status.FAILED
+    return END_OF[record.outcome] if isinstance(record, Finished) else Status.FAILED
 
 
 def _standing_at_command(record: Command) -> Standing:

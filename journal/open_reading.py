@@ -7,15 +7,15 @@ from datetime import datetime
 from typing import Final
 
 from .codec import Undecodable
-from .command_records import CallStarted, WaitStarted
-from .descriptions import OpenInvocation, Pause, WaitingRequest
+from .command_records import CallStarted, CancelDelivered, WaitStarted
+from .descriptions import Cancel, OpenInvocation, Pause, WaitingRequest
 from .key import format_id
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .noted import Bound, Noted, moment, named, noted, read_stream, standing_of, telling_before, written_at_ms
 from .noted import in_words as in_words_of
 from .place import format_place
-from .records import Accepted, Paused
+from .records import Accepted, CancelRequested, Paused
 from .requests import Request
 from .snapshots import Entry, aside_of
 from .store import Store
@@ -140,6 +140,10 @@ def why(
     holder = around.owner.holder
     if holder is None:
         return "nobody holds its partition: it goes on when a worker does"
+    if standing.status is Status.COMPENSATING:
+        return f"is being undone at {holder}{_waits_for_room(around)}"
+    if standing.extras.cancel is not None and not standing.extras.is_cancel_delivered:
+        return f"runs at {holder}, and is told at its next durable point that it is cancelled"
     if standing.status is Status.RUNNING:
         return f"runs at {holder}; its newest record is that of step {standing.steps - 1}{_waits_for_room(around)}"
     return f"runs at {holder}, or is about to; nothing of it is recorded yet{_waits_for_room(around)}"
@@ -194,6 +198,15 @@ def pause_of(notes: Sequence[Noted], around: Surroundings) -> Pause | None:
         return None
     record = newest.record
     return Pause(record.reason, record.detail, moment(newest.at_ms), record.by, around.in_charge)
+
+
+def cancel_of(notes: Sequence[Noted]) -> Cancel | None:
+    """Return who has asked for the end of an invocation, None where nobody has."""
+    asked = next((note for note in notes if isinstance(note.record, CancelRequested)), None)
+    if asked is None or not isinstance(asked.record, CancelRequested):
+        return None
+    is_delivered = any(isinstance(note.record, CancelDelivered) for note in notes)
+    return Cancel(asked.record.by, asked.record.reason, moment(asked.at_ms), is_delivered)
 
 
 async def read_waiting(

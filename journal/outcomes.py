@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, cast
 
 from .codec import Undecodable
-from .fields import Layout, a_number, a_text, decode_tagged, nested, optional, pack, some_bytes
+from .fields import Layout, a_flag, a_number, a_text, decode_tagged, nested, optional, pack, some_bytes, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,24 @@ class Replayed:
     first_at_ms: int
 
 
-Outcome: TypeAlias = Succeeded | Rejected | Refused | Replayed
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The invocation was cancelled or killed before it had a result.
+
+    Args:
+        how: Which of the two.
+        by: Who asked for it; empty where that was not said.
+        reason: Why, likewise.
+        compensation_failed: Whether something that was to be undone was not.
+    """
+
+    how: Literal["cancelled", "killed"]
+    by: str = ""
+    reason: str = ""
+    compensation_failed: bool = False
+
+
+Outcome: TypeAlias = Succeeded | Rejected | Refused | Replayed | Stopped
 
 # Tags of outcomes and of records are disjoint, so that one is never taken for the other.
 _SUCCEEDED: Final = 64
@@ -96,6 +113,8 @@ _REJECTED: Final = 65
 _REFUSED: Final = 66
 _REPLAYED: Final = 67
 _SUCCEEDED_LARGE: Final = 72
+_STOPPED: Final = 73
+
 
 _LAYOUTS: Final[Mapping[int, Layout[Outcome]]] = {
     _SUCCEEDED: Layout(Succeeded, (some_bytes,)),
@@ -103,6 +122,7 @@ _LAYOUTS: Final[Mapping[int, Layout[Outcome]]] = {
     _REJECTED: Layout(Rejected, (nested(FAILURE_LAYOUT),)),
     _REFUSED: Layout(Refused, (a_text, a_text, some_bytes)),
     _REPLAYED: Layout(Replayed, (some_bytes, a_number)),
+    _STOPPED: Layout(Stopped, (text_of("cancelled", "killed"), a_text, a_text, a_flag)),
 }
 
 
@@ -119,6 +139,8 @@ def encode_outcome(outcome: Outcome) -> bytes:
             return pack((_REFUSED, outcome.code, outcome.message, outcome.fields))
         case Replayed():
             return pack((_REPLAYED, outcome.invocation, outcome.first_at_ms))
+        case Stopped():
+            return pack((_STOPPED, outcome.how, outcome.by, outcome.reason, outcome.compensation_failed))
 
 
 def decode_outcome(data: bytes) -> Outcome:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final, assert_never
 
 from .blobs import read_values, size_of
+from .cancel_report import is_half_undone
 from .codec import Undecodable
 from .descriptions import (
     InvocationDescription,
@@ -23,8 +24,18 @@ from .key import InvocationId, Key, format_id
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .noted import Bound, Noted, moment, named, noted, read_stream, standing_of, steps_of, written_at_ms
-from .open_reading import INBOX, pause_of, read_open, read_parked, read_waiting, request_of, waiting_request, waits_for
-from .outcomes import Outcome, Refused, Rejected, Replayed, Succeeded, decode_outcome
+from .open_reading import (
+    INBOX,
+    cancel_of,
+    pause_of,
+    read_open,
+    read_parked,
+    read_waiting,
+    request_of,
+    waiting_request,
+    waits_for,
+)
+from .outcomes import Outcome, Refused, Rejected, Replayed, Stopped, Succeeded, decode_outcome
 from .records import Accepted
 from .signal_reading import early_of, read_early
 from .snapshots import FIRST_VERSION, Entry, fold, is_whole
@@ -98,6 +109,8 @@ def _result(space: PartitionSpace, outcome: Outcome) -> tuple[KeptResult, Status
         case Rejected(failure=failure):
             kept = KeptResult(ResultKind.FAILED, 0, code=failure.code, message=failure.message)
             return kept, Status.FAILED, ""
+        case Stopped():
+            return KeptResult(ResultKind(outcome.how), 0, message=outcome.reason), Status(outcome.how), ""
         case Refused():
             kept = KeptResult(ResultKind.REFUSED, 0, code=outcome.code, message=outcome.message)
             return kept, None, f"it was refused and never ran: {outcome.message}"
@@ -133,6 +146,8 @@ def _with_records(
         steps=steps_of(notes),
         error=None if standing is None else standing.error,
         pause=pause_of(notes, around),
+        cancel=cancel_of(notes),
+        compensation_failed=is_half_undone([note.record for note in notes if note.record is not None]),
         retry_due_at=None if is_over else due_at,
         waits_for=None if standing is None or is_over else _waits_for(told.id, standing, notes, due_at),
         undecodable=problem,

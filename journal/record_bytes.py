@@ -11,6 +11,7 @@ from .command_records import (
     CallStarted,
     CancelDelivered,
     CompensationSkipped,
+    CompensationStarted,
     MessageSent,
     StepAttemptFailed,
     StepCompleted,
@@ -34,6 +35,7 @@ from .fields import (
     one_of,
     optional,
     pack,
+    sequence_of,
     sequence_of_bytes,
     some_bytes,
     text_of,
@@ -46,7 +48,6 @@ from .records import (
     AttemptFailed,
     Cancelled,
     CancelRequested,
-    CompensationStarted,
     Completed,
     Failed,
     Finished,
@@ -229,7 +230,8 @@ def _killed(r: Killed) -> bytes:
 
 
 def _compensation_started(r: CompensationStarted) -> bytes:
-    return pack((_COMPENSATION_STARTED, None if r.error is None else fields_of_failure(r.error)))
+    error = None if r.error is None else fields_of_failure(r.error)
+    return pack((_COMPENSATION_STARTED, r.index, r.undos, error))
 
 
 def _compensation_skipped(r: CompensationSkipped) -> bytes:
@@ -297,7 +299,9 @@ _LAYOUTS: Final[Mapping[int, Layout[Record]]] = {
     _RESUMED: Layout(Resumed, (a_text, a_text)),
     _COMPLETED: Layout(Completed, ()),
     _FAILED: Layout(Failed, (_a_failure,)),
-    _FINISHED: Layout(Finished, (some_bytes, a_text, a_number, _maybe_bytes, text_of("c", "f"), _maybe_bytes)),
+    _FINISHED: Layout(
+        Finished, (some_bytes, a_text, a_number, _maybe_bytes, text_of("c", "f", "x", "k"), _maybe_bytes)
+    ),
     _SCHEDULED: Layout(Scheduled, (a_number,)),
     _RELEASED: Layout(Released, ()),
     _MESSAGE_SENT: Layout(MessageSent, (a_place, *_target, a_number, *_context)),
@@ -315,7 +319,7 @@ _LAYOUTS: Final[Mapping[int, Layout[Record]]] = {
     _CANCEL_DELIVERED: Layout(CancelDelivered, (a_place, *_context)),
     _CANCELLED: Layout(Cancelled, (a_text, a_text)),
     _KILLED: Layout(Killed, (a_text, a_text)),
-    _COMPENSATION_STARTED: Layout(CompensationStarted, (optional(_a_failure),)),
+    _COMPENSATION_STARTED: Layout(CompensationStarted, (a_place, sequence_of(a_text), optional(_a_failure))),
     _COMPENSATION_SKIPPED: Layout(CompensationSkipped, (a_place, a_text, a_text, a_text)),
     _PATCH_MARKED: Layout(PatchMarked, (a_text,)),
     _RESTARTED: Layout(Restarted, (a_number, a_text, a_text, optional(a_number))),

@@ -16,6 +16,9 @@ from .messages import Caller
 from .outcomes import Failure
 from .place import Place
 
+#: How an invocation ended, in the entry of its object: completed, failed, cancelled or killed.
+EndMark: TypeAlias = Literal["c", "f", "x", "k"]
+
 
 class PauseReason(StrEnum):
     """Why an invocation is parked until somebody resumes it."""
@@ -28,6 +31,7 @@ class PauseReason(StrEnum):
     TOO_MANY_RECORDS = "too_many_records"
     NEEDS_VERSION = "needs_version"
     MIGRATION_FAILED = "migration_failed"
+    COMPENSATION_FAILED = "compensation_failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ class Finished:
         handler: Name of the handler.
         version: Version of the handler that ran.
         input: Packed argument, None for a handler without one.
-        outcome: `c` completed or `f` failed.
+        outcome: `c` completed, `f` failed, `x` cancelled or `k` killed.
         idempotency: Digest of the idempotency key, if one was given.
     """
 
@@ -118,7 +122,7 @@ class Finished:
     handler: str
     version: int
     input: bytes | None
-    outcome: Literal["c", "f"]
+    outcome: EndMark
     idempotency: bytes | None = None
 
 
@@ -189,17 +193,6 @@ class Killed:
 
 
 @dataclass(frozen=True, slots=True)
-class CompensationStarted:
-    """The handler is through, and what it did is being undone, last thing first.
-
-    Args:
-        error: With what the handler failed; None where it was cancelled.
-    """
-
-    error: Failure | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class PatchMarked:
     """The code that ran from here on has a patch that code before did not have."""
 
@@ -238,7 +231,6 @@ Record: TypeAlias = (
     | CancelRequested
     | Cancelled
     | Killed
-    | CompensationStarted
     | PatchMarked
     | Restarted
 )

@@ -40,6 +40,10 @@ class RequestKind(StrEnum):
     OBJECT_SIGNAL = "object-signal"
     ATTACH = "attach"
     PROBE = "probe"
+    CANCEL = "cancel"
+    KILL = "kill"
+    OBJECT_CANCEL = "object-cancel"
+    SKIP_COMPENSATION = "skip-compensation"
 
     @property
     def is_message(self) -> bool:
@@ -47,8 +51,26 @@ class RequestKind(StrEnum):
         return self in _MESSAGES
 
 
-_LET_GO_ON: Final = frozenset({RequestKind.RESUME, RequestKind.RESTART, RequestKind.SIGNAL})
-_MESSAGES: Final = frozenset({RequestKind.OBJECT_CALL, RequestKind.OBJECT_SEND, RequestKind.ATTACH, RequestKind.REPLY})
+_MESSAGES: Final = frozenset(
+    {
+        RequestKind.OBJECT_CALL,
+        RequestKind.OBJECT_SEND,
+        RequestKind.ATTACH,
+        RequestKind.REPLY,
+        RequestKind.OBJECT_CANCEL,
+    }
+)
+#: What is asked of an invocation that was taken in before, so that it goes on or ends.
+_ABOUT_AN_INVOCATION: Final = frozenset(
+    {
+        RequestKind.RESUME,
+        RequestKind.RESTART,
+        RequestKind.SIGNAL,
+        RequestKind.CANCEL,
+        RequestKind.KILL,
+        RequestKind.SKIP_COMPENSATION,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +114,7 @@ class Request:
         It lets something go on that was taken in before, it only reads, or it may lie there already: a refusal would
         say that nothing was taken in, and that is not known.
         """
-        return self.kind in _LET_GO_ON or self.shared or self.again
+        return self.kind in _ABOUT_AN_INVOCATION or self.shared or self.again
 
     def encode(self) -> bytes:
         """Return the bytes of the request."""
@@ -132,6 +154,10 @@ _TAGS: Final[Mapping[RequestKind, int]] = {
     RequestKind.OBJECT_SIGNAL: 127,
     RequestKind.PROBE: 113,
     RequestKind.ATTACH: 115,
+    RequestKind.CANCEL: 122,
+    RequestKind.KILL: 123,
+    RequestKind.OBJECT_CANCEL: 124,
+    RequestKind.SKIP_COMPENSATION: 125,
 }
 
 _SHARED: Final = 1

@@ -15,6 +15,7 @@ from .command_records import (
     CallStarted,
     CancelDelivered,
     CompensationSkipped,
+    CompensationStarted,
     MessageSent,
     StepAttemptFailed,
     StepCompleted,
@@ -31,7 +32,7 @@ from .key import format_id
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .noted import Noted, moment, named, noted, seconds_of, written_at_ms
-from .outcomes import Failure, Refused, Rejected, Replayed, Succeeded, decode_outcome
+from .outcomes import Failure, Refused, Rejected, Replayed, Stopped, Succeeded, decode_outcome
 from .place import Place, format_place
 from .record_bytes import decode
 from .records import (
@@ -39,7 +40,6 @@ from .records import (
     AttemptFailed,
     Cancelled,
     CancelRequested,
-    CompensationStarted,
     Completed,
     Failed,
     Finished,
@@ -55,6 +55,7 @@ from .records import (
 )
 from .snapshots import Entry, decode_values
 from .store import Store
+from .transitions import END_OF
 
 #: Of so many long invocations the records are read, the newest ones first.
 INVOCATIONS_MAX: Final = 32
@@ -260,7 +261,7 @@ def _what(record: Record | None) -> What:
 
 
 def _end(record: Finished) -> What:
-    return What.COMPLETED if record.outcome == "c" else What.FAILED
+    return What(END_OF[record.outcome].value)
 
 
 _WHAT: Final[Mapping[type, What]] = {
@@ -365,6 +366,8 @@ def _reply_in_words(data: bytes) -> str:
             return in_words(failure)
         case Refused():
             return f"refused: {outcome.message}"
+        case Stopped():
+            return outcome.how
 
 
 def in_words(failure: Failure) -> str:

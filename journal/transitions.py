@@ -31,6 +31,7 @@ from .command_records import (
     CallStarted,
     CancelDelivered,
     CompensationSkipped,
+    CompensationStarted,
     MessageSent,
     StepAttemptFailed,
     StepCompleted,
@@ -50,7 +51,6 @@ from .records import (
     AttemptFailed,
     Cancelled,
     CancelRequested,
-    CompensationStarted,
     Completed,
     Failed,
     Finished,
@@ -103,6 +103,15 @@ class Status(StrEnum):
 
 #: The statuses that nothing leaves.
 TERMINAL: Final = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.KILLED})
+
+
+#: How a short invocation ended, by the mark in its one entry.
+END_OF: Final[Mapping[str, Status]] = {
+    "c": Status.COMPLETED,
+    "f": Status.FAILED,
+    "x": Status.CANCELLED,
+    "k": Status.KILLED,
+}
 
 
 class IllegalTransition(InternalError):
@@ -287,10 +296,8 @@ def _begin(record: Record) -> Standing:
     match record:
         case Accepted():
             return Standing(Status.QUEUED, records=1)
-        case Finished(outcome="c"):
-            return Standing(Status.COMPLETED, records=1)
         case Finished():
-            return Standing(Status.FAILED, records=1)
+            return Standing(END_OF[record.outcome], records=1)
         case _:
             raise _illegal(None, record, "the first record accepts the invocation")
 
@@ -496,6 +503,9 @@ def _unparked(standing: Standing) -> Standing:
 def _request_cancel(standing: Standing, record: CancelRequested) -> Standing:
     if standing.extras.cancel is not None:
         raise _illegal(standing, record, "it was asked for before")
+    if standing.retry_after_ms is not None:
+        # There is no next attempt: its handler runs up to where it stands, and cleans up.
+        standing = standing._replace(status=_going(standing.waits, standing.extras), retry_after_ms=None)
     # The handler of one that is parked has to run once more, to clean up.
     is_paused = standing.status is Status.PAUSED
     going = _unparked(standing) if is_paused else standing._replace(records=standing.records + 1)
@@ -523,6 +533,8 @@ def _receive(standing: Standing, record: SignalReceived) -> Standing:
 def _compensate(standing: Standing, record: CompensationStarted) -> Standing:
     if standing.extras.compensation is not None:
         raise _illegal(standing, record, "it is being undone already")
+    if record.index != standing.steps:
+        raise _illegal(standing, record, f"its handler has ended at {standing.steps}, not at {record.index}")
     return Standing(
         Status.COMPENSATING,
         records=standing.records + 1,

@@ -109,6 +109,37 @@ class _Exclusive(ABC):
             name: The name of the change; at most 256 bytes.
         """
 
+    @abstractmethod
+    def compensate(
+        self,
+        name: str,
+        action: Callable[[*Ts], object],
+        /,
+        *arguments: *Ts,
+        retry: RetryPolicy | None = None,
+        timeout: timedelta | None = None,
+        type: Any = None,
+    ) -> None:
+        """Register an undo: it runs when this handler fails for good or is cancelled, and not when it returns.
+
+        Undos run one after the other, what was registered last first, each as a step of its own that is journaled and
+        retried. Register one before the step that it undoes: that step may have done its work without having been
+        recorded. An undo that fails for good parks the invocation (`compensation_failed`), until somebody resumes it or
+        gives that undo up.
+
+        Args:
+            name: What is undone, as it stands in the journal and in the report of a cancel.
+            action: Undoes it. It may run more than once, and also where there turns out to be nothing to undo.
+            arguments: What it is called with.
+            retry: How often and how patiently it is tried; the policy of steps by default.
+            timeout: How long one attempt may take.
+            type: What its result is written as; by default what its annotation says.
+
+        Raises:
+            TypeError: It can't be called with these arguments.
+            PayloadTooLarge: The name has more than 256 bytes.
+        """
+
 
 class SharedContext(_Context):
     """What an `async def` shared handler may do: read what is durable, while others hold the lane."""

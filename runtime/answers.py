@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -22,7 +22,7 @@ from ..journal.keyspace import PartitionSpace
 from ..journal.lane_reading import reading_error
 from ..journal.outcomes import Outcome, Succeeded, decode_outcome
 from ..journal.record_bytes import decode
-from ..journal.records import Completed, Failed, Paused
+from ..journal.records import Cancelled, Completed, Failed, Killed, Paused
 from ..journal.requests import Answer, announced_invocation
 from ..journal.store import Store
 from ..journal.subscription import Listening
@@ -36,6 +36,14 @@ FIRST_LOOK_SECONDS: Final = 0.05
 LOOKS_PER_SECOND: Final = 2_000
 #: A channel on which nobody has waited for so long is given up.
 CHANNEL_IDLE_SECONDS: Final = 60.0
+
+#: What had become of an invocation, by its last record.
+_HAD: Final[Mapping[type, str]] = {
+    Completed: "completed",
+    Failed: "failed",
+    Cancelled: "been cancelled",
+    Killed: "been killed",
+}
 
 #: What a wait ends with; `Paused` ends it too, since only a person can make the invocation go on.
 Ended: TypeAlias = Outcome | Paused
@@ -243,8 +251,8 @@ class Answers:
         match record:
             case Paused():
                 self._resolve(watch, record)
-            case Completed() | Failed():
-                self._ended_without_result(watch, "completed" if isinstance(record, Completed) else "failed")
+            case Completed() | Failed() | Cancelled() | Killed():
+                self._ended_without_result(watch, _HAD[type(record)])
             case _:
                 pass
 

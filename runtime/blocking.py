@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, overl
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from typing_extensions import TypeForm
 
+from ..journal.cancel_report import CancelReport
 from ..journal.descriptions import InvocationDescription, ObjectDescription
 from ..journal.key import Key
 from ..journal.reading import TIMELINE_ENTRIES
@@ -272,6 +273,30 @@ class BlockingClient:
         options = _Options(message_id, by, timeout)
         return self._run(lambda client: client.signal_object(target, key, name, value, type, **options._asdict()))
 
+    def cancel(
+        self,
+        invocation_id: str,
+        *,
+        cascade_to_sends: bool = False,
+        reason: str = "",
+        by: str = "",
+        timeout: Timeout = None,
+    ) -> CancelReport:
+        """Cancel an invocation, and block until it has ended; as `Client.cancel`."""
+        return self._run(
+            lambda client: client.cancel(
+                invocation_id, cascade_to_sends=cascade_to_sends, reason=reason, by=by, timeout=timeout
+            )
+        )
+
+    def kill(self, invocation_id: str, *, reason: str, by: str, timeout: Timeout = None) -> CancelReport:
+        """End an invocation at once; as `Client.kill`."""
+        return self._run(lambda client: client.kill(invocation_id, reason=reason, by=by, timeout=timeout))
+
+    def skip_compensation(self, invocation_id: str, *, reason: str, by: str, timeout: Timeout = None) -> None:
+        """Give up the undo that has failed; as `Client.skip_compensation`."""
+        self._run(lambda client: client.skip_compensation(invocation_id, reason=reason, by=by, timeout=timeout))
+
     def _run(self, ask: Callable[[Client], Coroutine[Any, Any, Result]]) -> Result:
         """Run something on the loop and block until it has ended.
 
@@ -340,6 +365,14 @@ class BlockingHandle(Generic[Output]):
         """Send it a signal; as `Handle.signal`."""
         options = _Options(message_id, by, timeout)
         return self._run(lambda _: self._handle.signal(name, value, type, **options._asdict()))
+
+    def cancel(
+        self, *, cascade_to_sends: bool = False, reason: str = "", by: str = "", timeout: Timeout = None
+    ) -> CancelReport:
+        """Cancel the invocation, and block until it has ended; as `Client.cancel`."""
+        return self._run(
+            lambda _: self._handle.cancel(cascade_to_sends=cascade_to_sends, reason=reason, by=by, timeout=timeout)
+        )
 
     def describe(self) -> InvocationDescription:
         """Return what is known of the invocation."""

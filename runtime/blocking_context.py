@@ -116,6 +116,10 @@ class BlockingExclusiveContext(BlockingReadingContext, BlockingObjectContext):
         """Run a step, or return its recorded result."""
         return anyio.from_thread.run(partial(self._exclusive.run, name, action, *arguments, **options))
 
+    def compensate(self, name: str, action: Any, /, *arguments: Any, **options: Any) -> None:
+        """Register what is to be undone when the handler fails or is cancelled."""
+        anyio.from_thread.run_sync(partial(self._exclusive.compensate, name, action, *arguments, **options))
+
     def call(self, target: Any, key: Key | str, /, *rest: Any) -> Any:
         """Call another object, or return what it answered in the recorded run."""
         return anyio.from_thread.run(self._exclusive.call, target, key, *rest)

@@ -13,6 +13,7 @@ from typing_extensions import TypeForm
 
 from ..journal import reading
 from ..journal.background import Background
+from ..journal.cancel_report import CancelReport
 from ..journal.codec import Undecodable
 from ..journal.descriptions import InvocationDescription, ObjectDescription
 from ..journal.endpoint import find_endpoint
@@ -30,6 +31,7 @@ from ..objects.handler import Handler, NoInput
 from ..objects.settings import Settings
 from ..objects.types import Boundary, boundary_of
 from .answers import Answers, Ended
+from .cancel_client import CancelClient
 from .door import DoorClosed, LocalDoor, LocalRoutes
 from .handle import Handle, Timeout, seconds_of, value_of
 from .orders import Order, milliseconds, order_of
@@ -95,6 +97,7 @@ class Client(SignalSender):
         self._id = os.urandom(CLIENT_BYTES)
         self._places = Places(self.store, local)
         self._payload_limit_bytes = self.settings.payload_limit_bytes
+        self._cancels = CancelClient(self.store, self.remote, self._id)
         self._stack = contextlib.AsyncExitStack()
 
     def _opened(self, url: str, namespace: str) -> Store:
@@ -373,6 +376,82 @@ class Client(SignalSender):
         request = Request(kind, new_invocation_id(), "", key_text, order, client=self._id)
         ended = await self.remote.ask(space, request, Patience(seconds_of(timeout)))
         await self.output_of(ended, invocation, None)
+
+    async def cancel(
+        self,
+        invocation_id: str,
+        *,
+        cascade_to_sends: bool = False,
+        reason: str = "",
+        by: str = "",
+        timeout: Timeout = None,
+    ) -> CancelReport:
+        """Cancel an invocation, and wait until it has ended.
+
+        One that has not begun ends at once. Another one is told at its next durable point, where `Cancelled` is raised
+        in its handler; a step that runs is let finish. What it calls is cancelled too. Once the request is durable, the
+        cancel is processed whatever dies meanwhile.
+
+        Args:
+            invocation_id: The invocation.
+            cascade_to_sends: Whether what it has sent is cancelled too, and what that has sent.
+            reason: Why, for the record.
+            by: Who decides it, for the record.
+            timeout: How long to wait; the cancel goes on afterwards.
+
+        Returns:
+            What became of it: a handler that returns before it is told has completed, and the report says so.
+
+        Raises:
+            InvalidKey: The text is no invocation id.
+            CallError: Nothing is known of it.
+            CallTimeout: The time passed.
+            StoreError: The store was away for too long, or refused.
+        """
+        invocation, patience = parse_id(invocation_id), Patience(seconds_of(timeout))
+        return await self._cancels.end(
+            RequestKind.CANCEL, invocation, by, reason, patience, cascades=cascade_to_sends
+        )  # fmt: skip
+
+    async def kill(self, invocation_id: str, *, reason: str, by: str, timeout: Timeout = None) -> CancelReport:
+        """End an invocation at once: its handler is told nothing, cleans nothing up and undoes nothing.
+
+        Its lane is free from then on. What it has called is cancelled; its callers get `InvocationCancelled`.
+
+        Args:
+            invocation_id: The invocation.
+            reason: Why, for the record.
+            by: Who decides it, for the record.
+            timeout: How long to wait; it is killed afterwards nevertheless.
+
+        Raises:
+            InvalidKey: The text is no invocation id.
+            CallError: Nothing is known of it.
+            CallTimeout: The time passed.
+            StoreError: The store was away for too long, or refused.
+        """
+        invocation, patience = parse_id(invocation_id), Patience(seconds_of(timeout))
+        return await self._cancels.end(RequestKind.KILL, invocation, by, reason, patience, cascades=False)
+
+    async def skip_compensation(self, invocation_id: str, *, reason: str, by: str, timeout: Timeout = None) -> None:
+        """Give up the undo that has failed; those before it are undone still, and the end says that one was not.
+
+        To try it again, `resume` the invocation.
+
+        Args:
+            invocation_id: The invocation, which is paused with the reason `compensation_failed`.
+            reason: Why, for the record.
+            by: Who decides it, for the record.
+            timeout: How long to wait for the owner's verdict.
+
+        Raises:
+            CallError: No undo of it has failed, or nothing is known of it.
+            CallTimeout: The time passed; the request stays where it is.
+        """
+        invocation, patience = parse_id(invocation_id), Patience(seconds_of(timeout))
+        await self._cancels.order(
+            RequestKind.SKIP_COMPENSATION, invocation, by, reason, patience, cascades=False
+        )  # fmt: skip
 
     def space_of(self, invocation: InvocationId) -> PartitionSpace:
         """Return the partition that an invocation id names."""

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from ..journal.errors import Cancelled
 from ..objects.branching import BranchGroup, DurableTask
 from .branches import Branch, BranchTask
 from .ends import Ends
@@ -32,9 +33,9 @@ async def gather(conductor: Conductor, here: Branch, awaitables: Sequence[Awaita
     try:
         for _ in branches:
             _result(await ends.next(here))
-    except BaseException:
+    except BaseException as error:
         ends.leave(branches)
-        await conductor.end_all(here, own, is_certain=False)
+        await conductor.end_all(here, own, is_certain=isinstance(error, Cancelled))
         raise
     return tuple(branch.value for branch in branches)
 
@@ -47,8 +48,8 @@ async def select(conductor: Conductor, here: Branch, named: Mapping[str, Awaitab
     ends = Ends(conductor, branches)
     try:
         first = await ends.next(here)
-    except BaseException:
-        await conductor.end_all(here, own, is_certain=False)
+    except BaseException as error:
+        await conductor.end_all(here, own, is_certain=isinstance(error, Cancelled))
         raise
     finally:
         ends.leave(branches)
@@ -166,7 +167,7 @@ class Group(BranchGroup, AbstractAsyncContextManager["Group", None]):
         if error is not None and self._failure is None:
             self._failure = error
             for each in self._branches:
-                self._conductor.cancel(each, is_certain=False)
+                self._conductor.cancel(each, is_certain=isinstance(error, Cancelled))
         try:
             await self._ctx.unbroken("task_group", self._all_ended())
         finally:
@@ -181,8 +182,9 @@ class Group(BranchGroup, AbstractAsyncContextManager["Group", None]):
         try:
             while any(not branch.is_done for branch in self._branches):
                 await Ends(self._conductor, [each for each in self._branches if not each.is_done]).next(self._here)
-        except BaseException:
-            await self._conductor.end_all(self._here, self._branches, is_certain=False)
+        except BaseException as error:
+            is_certain = isinstance(error, Cancelled)
+            await self._conductor.end_all(self._here, self._branches, is_certain=is_certain)
             raise
 
 

@@ -8,7 +8,9 @@ from ..journal import noted
 from ..journal.command_records import (
     CallCompleted,
     CallStarted,
+    CancelDelivered,
     Command,
+    CompensationStarted,
     MessageSent,
     StepAttemptFailed,
     StepCompleted,
@@ -19,6 +21,7 @@ from ..journal.command_records import (
 from ..journal.errors import Suspended
 from ..journal.place import format_place
 from ..journal.records import PauseReason, Record
+from .cancel_delivery import told
 from .endings import pause
 from .frames import caller_line
 
@@ -46,9 +49,16 @@ def in_words(record: Record) -> str:
 async def diverge(ctx: ExclusiveContext, lane: Lane, invocation: Invocation, found: Record, attempted: str) -> NoReturn:
     """Park an invocation whose code asks for something else than its journal has.
 
+    What stands in place of a command is no such thing: there the handler was told that it is cancelled, or had ended.
+
     Raises:
-        Suspended: In any case.
+        Suspended: It is parked, or the recorded run had ended here.
+        Cancelled: The recorded run was told so here.
     """
+    if isinstance(found, CompensationStarted):
+        raise ctx.end(Suspended())
+    if isinstance(found, CancelDelivered) and await ctx.comes_to(found):
+        raise told(invocation)
     detail = f"recorded {in_words(found)}, the code now asks for {attempted} at {caller_line(ctx.coroutine)}"
     await park(ctx, lane, invocation, PauseReason.DIVERGED, detail, None)
 

@@ -27,13 +27,14 @@ import anyio
 
 from ..journal import operations
 from ..journal.batch import Operation
-from ..journal.command_records import StepAttemptFailed, WaitWithdrawn
+from ..journal.command_records import CancelDelivered, CompensationStarted, StepAttemptFailed, WaitWithdrawn
 from ..journal.errors import Fenced, Suspended
 from ..journal.futures import resolve
 from ..journal.place import format_place, path_of, place_in
 from .branches import Blocked, Branch, BranchTask, awaiting
+from .cancel_delivery import cascade, is_due, told
 from .commands import diverge
-from .due_times import entry_of, note_due
+from .due_times import entry_of, forget_due, note_due
 from .endings import acceptance, record, state_change, take_out
 from .ends import Ends
 from .large_values import kept_delta
@@ -158,6 +159,11 @@ class Conductor:
     def current(self) -> Branch:
         """The branch that runs now; the handler itself for what is no branch."""
         return self.of_task(asyncio.current_task()) or self.main
+
+    @property
+    def is_main_here(self) -> bool:
+        """Whether the handler itself runs now, and none of its branches."""
+        return self.current is self.main
 
     def here(self, call: str) -> Branch:
         """Return the branch that makes a call.
@@ -421,6 +427,42 @@ class Conductor:
             self._wake()
             self._release(branch, None)
 
+    # Being cancelled.
+
+    async def held_back(self) -> None:
+        """Keep a branch from beginning anything more: its handler is about to be told that it is cancelled."""
+        await self.blocked(self.current, Blocked.WAIT)
+
+    def _tell_of_cancel(self) -> bool:
+        """Record that the handler is told that it is cancelled where it waits; returns whether that is on its way.
+
+        Steps that run in its branches are let finish first. What the branches wait for ends with them.
+        """
+        main, branches = self.main, self._branches.values()
+        if not is_due(self._invocation) or main.future is None or main.blocked is Blocked.WORK:
+            return False
+        if any(branch.blocked is Blocked.WORK for branch in branches):
+            return False
+        stands_at = next((place for place, branch in self._stands.items() if branch is main), main.place)
+        if forget_due(self._invocation, stands_at):
+            self._lane.commit([entry_of(self._lane.partition, self._invocation)])
+        self.write(CancelDelivered(stands_at, *self._ctx.carried()), cascade(self._lane, self._invocation))
+        return True
+
+    def _tell(self, found: CancelDelivered) -> bool:
+        """Raise `Cancelled` in the handler where it waits; where that is for its branches, a place is taken for it."""
+        main = self.main
+        stands_there = self._stands.get(found.index) is main
+        if main.future is None or not (stands_there or main.place == found.index):
+            self._go_astray(found)
+            return True
+        if not stands_there:
+            main.take_place()
+        self._wake()
+        main.future.set_exception(told(self._invocation))
+        self._go_on(main)
+        return True
+
     # What is made and what comes.
 
     def pass_made(self) -> None:
@@ -511,9 +553,11 @@ class Conductor:
         if self._ctx.is_stale:
             self._ctx.end_stale()
             return
-        if self._lets_one_go_on() or self._in_flight or self._invocation.ending:
+        if self._has_handed_over() or self._in_flight or self._invocation.ending:
             return
         if not self.is_live and not self._go_live():
+            return
+        if self._tell_of_cancel():
             return
         if self._yet_to_start:
             waiting, self._yet_to_start = self._yet_to_start, []
@@ -525,15 +569,19 @@ class Conductor:
         if not self._unsettled:
             self._rest()
 
-    def _lets_one_go_on(self) -> bool:
-        """Hand over what comes next, up to what lets a branch go on; returns whether there was that."""
-        while (found := self.replay.upcoming()) is not None:
-            if self.is_live and self._waits.is_always_replayed and isinstance(found, RESUMING):
+    def _has_handed_over(self) -> bool:
+        """Hand over what is recorded up to the next record that lets a branch go on; returns whether there was one."""
+        while (record := self.replay.upcoming()) is not None:
+            if isinstance(record, CompensationStarted):
+                # The recorded run had ended here, and is being undone.
+                self._ctx.end(Suspended())
+                return True
+            if self.is_live and self._waits.is_always_replayed and isinstance(record, RESUMING):
                 if not self._unsettled and not self._invocation.ending:
                     self._ctx.end(Suspended())
                 return True
             self.replay.hand_over()
-            if self._hand_over(found):
+            if self._hand_over(record):
                 return True
         return False
 
@@ -546,6 +594,8 @@ class Conductor:
         if self.replay.at(place) is found:
             # The code comes to it only now: the result of a step, or a failed attempt.
             self.pass_at(place)
+        if isinstance(found, CancelDelivered):
+            return self._tell(found)
         if not isinstance(found, RESUMING):
             return False
         branch = self._stands.get(place)

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..journal import codec
 from ..journal.codec import REFERENCE_BYTES
-from ..journal.command_records import Bare, Command
+from ..journal.command_records import Bare, CancelDelivered, Command
 from ..journal.errors import Fenced, InvalidOutput, Suspended
 from ..journal.key import parse_id
+from ..journal.place import place_in
 from ..journal.records import Record
 from ..journal.restarting import what_counts
 from ..objects.types import boundary_of
 from .bounds import SHORT_NAME, STATE_NAMES_MAX, check_name, check_state, check_unpacked, check_written
 from .combinators import Completions, Group, check_awaitables, drop, gather, select
+from .compensation import compensation
 from .conductor import Conductor
 from .large_reads import whole
 from .large_values import USUAL_BYTES, compact, note
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from ..objects.branching import BranchGroup, DurableTask
     from ..objects.messaging import Sent
     from .branches import Branch
+    from .compensation import Compensation
     from .invocation import Invocation
     from .lane import Lane
     from .signals import Signals
@@ -75,6 +78,7 @@ class ExclusiveContext(WaitingContext):
         "_step",
         "_steps",
         "_task",
+        "compensations",
         "conductor",
         "coroutine",
         "index",
@@ -109,6 +113,8 @@ class ExclusiveContext(WaitingContext):
         #: The handler's own coroutine, where it has one.
         self.coroutine: Any = None
         self.index = 0
+        #: What is undone when the handler fails or is cancelled, in the order of registration.
+        self.compensations: list[Compensation] = []
         self.writes: dict[str, bytes | None] = {}
 
     @property
@@ -145,8 +151,8 @@ class ExclusiveContext(WaitingContext):
 
     @property
     def is_stale(self) -> bool:
-        """Whether what this run was built on has been thrown away."""
-        return self._generation != self._lane.generation
+        """Whether what this run was built on has been thrown away, or its invocation was ended from outside."""
+        return self._generation != self._lane.generation or self._invocation.ended
 
     async def get(self, name: str, type: Any, default: Any = None) -> Any:
         """Return a state value as this invocation sees it."""
@@ -397,6 +403,11 @@ class ExclusiveContext(WaitingContext):
         if step is not None:
             raise NestedStep(f"ctx.{call}", step)
 
+    def compensate(self, name: str, action: Any, /, *arguments: Any, **options: Any) -> None:
+        """Register what is to be undone when the handler fails or is cancelled."""
+        self._check_task("compensate")
+        self.compensations.append(compensation(name, action, arguments, options))
+
     def _check_task(self, call: str) -> None:
         if self._is_closed:
             raise ContextClosed(call)
@@ -453,6 +464,30 @@ class ExclusiveContext(WaitingContext):
             return self.conductor.replay.at(self.conductor.current.place)
         recorded = self._recorded
         return recorded[0] if recorded else None
+
+    async def comes_to(self, found: CancelDelivered) -> bool:
+        """Return whether a command that is made now is the one in whose place the handler was told of a cancel."""
+        if found.index not in (self.place, self._place_before()):
+            return False
+        if found.index == self.place:
+            self.take_index()
+        if self.conductor is None:
+            self.pass_recorded()
+        else:
+            await self.conductor.durable(found.index)
+        return True
+
+    def _place_before(self) -> Place | None:
+        """Return the place that was taken last; a step has taken its own before it looks at the journal."""
+        if self.conductor is not None:
+            branch = self.conductor.current
+            return place_in(branch.path, branch.index - 1)
+        return self.index - 1
+
+    def leave_branches(self, records: Sequence[Record]) -> None:
+        """Go on from these records, as a handler without branches: the handler has ended."""
+        self.conductor = None
+        self._recorded = deque(records) if records else None
 
     @property
     def place(self) -> Place:

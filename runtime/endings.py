@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..journal import operations
 from ..journal.batch import Commit, CommitDone, Operation, unheard
 from ..journal.errors import (
     Fenced,
     KeylaneError,
+    Suspended,
 )
 from ..journal.key import new_invocation_id
 from ..journal.mail import MAILED, Mail
@@ -22,6 +23,7 @@ from ..journal.outcomes import (
     Outcome,
     OutcomeMark,
     Rejected,
+    Stopped,
     Succeeded,
     encode_outcome,
 )
@@ -29,9 +31,12 @@ from ..journal.recall import DAY_MS
 from ..journal.records import (
     Accepted,
     AttemptFailed,
+    Cancelled,
     Completed,
+    EndMark,
     Failed,
     Finished,
+    Killed,
     PatchMarked,
     Paused,
     PauseReason,
@@ -201,12 +206,25 @@ def claim_writes(partition: Partition, invocation: Invocation, mark: OutcomeMark
     return writes
 
 
-def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, delta: Delta) -> None:
-    """Queue the commit that ends the invocation at the head of a lane; its answer follows when that is durable."""
+def finish(
+    lane: Lane,
+    invocation: Invocation,
+    outcome: Succeeded | Rejected | Stopped,
+    delta: Delta,
+    more: Sequence[Operation] = (),
+) -> None:
+    """Queue the commit that ends an invocation; its answer follows when that is durable.
+
+    Args:
+        lane: The lane of its object.
+        invocation: The invocation, as a rule the head of the lane.
+        outcome: How it ends; one that was not taken in yet can't be stopped.
+        delta: The state that is written with it.
+        more: What else is written with it.
+    """
     partition = lane.partition
     raw_id = invocation.raw_id
-    handler = invocation.handler
-    mark = "c" if isinstance(outcome, Succeeded) else "f"
+    mark = "c" if isinstance(outcome, Succeeded) else _mark(outcome)
     if delta:
         delta = kept_delta(lane, delta)
     if invocation.refers is not None and invocation.accepted:
@@ -214,24 +232,14 @@ def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, de
     state = lane.finished(delta)
     claim = invocation.idempotency
     is_short = not invocation.accepted
-    payload = invocation.payload if is_short else None
-    if payload is not None and len(payload) > USUAL_BYTES:
-        payload = kept(lane, payload)
-    fact = Finished(
-        raw_id,
-        handler.name,
-        handler.version,
-        payload,
-        mark,
-        None if claim is None else claim.digest,
-    )
+    fact = _in_one_entry(lane, invocation, mark)
     writes = [operations.finish_short(partition.space, lane.key_text, fact, state)]
     if not is_short:
         if invocation.dues:
             # A wait was left open.
             invocation.dues = None
             writes.append(operations.unschedule(raw_id))
-        last = Completed() if isinstance(outcome, Succeeded) else Failed(outcome.failure)
+        last = _last_record(outcome)
         record(invocation, last)
         writes.extend(
             operations.finish_long(partition.space, lane.key_text, raw_id, last, partition.history_retention_ms)
@@ -240,7 +248,7 @@ def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, de
     encoded = encode_outcome(outcome if is_usual else _kept_outcome(lane, outcome))
     writes.append(operations.result(partition.space, raw_id, encoded, partition.result_retention_ms))
     if claim is not None:
-        writes.extend(claim_writes(partition, invocation, mark))
+        writes.extend(claim_writes(partition, invocation, "x" if mark == "k" else mark))
     if is_short and invocation.entry is not None:
         writes.append(operations.settle_entry(invocation.entry))
     if invocation.client is not None:
@@ -248,15 +256,42 @@ def finish(lane: Lane, invocation: Invocation, outcome: Succeeded | Rejected, de
     if invocation.caller is not None or invocation.attached:
         # Another partition has no way to what this object keeps, so a reply carries the whole output.
         writes.extend(replies(lane, invocation, encoded if is_usual else encode_outcome(outcome)))
-    if state is not None:
-        writes.extend(lane.history_trim(state))
-    lane.queue.pop(0)
+    writes.extend((*lane.history_trim(state), *more))
+    lane.leave(invocation)
     invocation.ended = True
     done = partial(_finished, lane, invocation, outcome)
     lane.commit(writes, delta or None, done, takes_in=is_short, about=raw_id)
 
 
-def _kept_outcome(lane: Lane, outcome: Succeeded | Rejected) -> Succeeded | Rejected:
+def _in_one_entry(lane: Lane, invocation: Invocation, mark: EndMark) -> Finished:
+    """Return what the history of the object says of an invocation that has ended."""
+    handler, claim = invocation.handler, invocation.idempotency
+    name, version = (handler.name, handler.version) if cast("object", handler) is not None else invocation.asked_for
+    payload = None if invocation.accepted else invocation.payload
+    if payload is not None and len(payload) > USUAL_BYTES:
+        payload = kept(lane, payload)
+    return Finished(invocation.raw_id, name, version, payload, mark, None if claim is None else claim.digest)
+
+
+def _mark(outcome: Rejected | Stopped) -> EndMark:
+    if isinstance(outcome, Rejected):
+        return "f"
+    return "x" if outcome.how == "cancelled" else "k"
+
+
+def _last_record(outcome: Succeeded | Rejected | Stopped) -> Record:
+    match outcome:
+        case Succeeded():
+            return Completed()
+        case Rejected():
+            return Failed(outcome.failure)
+        case Stopped(how="cancelled"):
+            return Cancelled(outcome.by, outcome.reason)
+        case Stopped():
+            return Killed(outcome.by, outcome.reason)
+
+
+def _kept_outcome(lane: Lane, outcome: Succeeded | Rejected | Stopped) -> Succeeded | Rejected | Stopped:
     """Return an outcome as it is written: with a reference in place of a large output."""
     match outcome:
         case Succeeded(result=packed):
@@ -264,6 +299,8 @@ def _kept_outcome(lane: Lane, outcome: Succeeded | Rejected) -> Succeeded | Reje
             return outcome if stored is packed else Succeeded(stored, lane.key_text)
         case Rejected(failure=failure):
             weigh_failure(lane, failure)
+            return outcome
+        case Stopped():
             return outcome
 
 
@@ -298,6 +335,9 @@ async def retry_later(lane: Lane, invocation: Invocation, error: BaseException, 
 async def pause(lane: Lane, invocation: Invocation, reason: PauseReason, detail: str, error: Failure | None) -> None:
     """Park an invocation until somebody resumes it, and tell its callers at once."""
     partition = lane.partition
+    if invocation.ended:
+        # Somebody has killed it meanwhile.
+        raise Suspended
     raw_id = invocation.raw_id
     was_accepted = invocation.accepted
     writes = acceptance(lane, invocation)
@@ -329,14 +369,19 @@ def resumption(
     lane: Lane, invocation: Invocation, fact: Resumed | Restarted, *, is_aside: bool, running: Invocation | None
 ) -> list[Operation]:
     """Return what lets a parked invocation go on: at the head of its lane where it had left it, behind what runs."""
-    space = lane.partition.space
     record(invocation, fact)
-    writes = [operations.record(space, invocation.raw_id, fact)]
+    writes = [operations.record(lane.partition.space, invocation.raw_id, fact)]
     if isinstance(fact, Restarted):
         writes.append(operations.unschedule(invocation.raw_id))
+    return [*writes, *rejoining(lane, invocation, is_aside=is_aside, running=running)]
+
+
+def rejoining(lane: Lane, invocation: Invocation, *, is_aside: bool, running: Invocation | None) -> list[Operation]:
+    """Return what makes a lane runnable again; one that had left it is put at its head, or behind what runs."""
+    space = lane.partition.space
     if not is_aside:
-        return [*writes, operations.unpark(lane.key_text)]
-    writes.append(operations.take_up(space, lane.key_text, invocation.raw_id))
+        return [operations.unpark(lane.key_text)]
+    writes = [operations.take_up(space, lane.key_text, invocation.raw_id)]
     if running is not None:
         writes.append(operations.leave_lane(space, lane.key_text, running.raw_id))
     writes.append(operations.rejoin_lane(space, lane.key_text, invocation.raw_id))

@@ -24,11 +24,13 @@ from ..journal.errors import (
     Suspended,
     TerminalError,
 )
-from ..journal.outcomes import Rejected, Succeeded
+from ..journal.outcomes import Rejected, Stopped, Succeeded
 from ..journal.records import PauseReason
 from ..journal.transitions import Status
 from .blocking_context import BlockingExclusiveContext
 from .bounds import check_unpacked, has_too_many_records, why_too_many
+from .cancel_delivery import is_due, is_only_cancelled, stopped, was_told
+from .compensation import is_begun, undo
 from .context import ExclusiveContext
 from .endings import finish, pause, refuse, retry_later, skips
 from .failures import failure_of
@@ -141,22 +143,60 @@ class Execution:
             self._unwound(lane, invocation)
             return
         try:
+            invocation.task = asyncio.current_task()
             packed = await self._result(invocation.handler, ctx, arguments)
         except (TerminalError, InvalidOutput, PayloadTooLarge) as error:
-            self._end(lane, invocation, ctx, Rejected(failure_of(error, self._details_limit_bytes)))
+            await self._conclude(lane, invocation, ctx, Rejected(failure_of(error, self._details_limit_bytes)))
         except BaseException as error:
             if ctx.ended_by is None and self._is_not_its_own(error):
                 raise
             await self.slots.absorb_cancel()
-            if ctx.ended_by is None and any(error is each for each in ctx.recorded_errors):
-                # What another object answered is recorded: no further attempt could get another answer.
-                self._end(lane, invocation, ctx, Rejected(failure_of(error)))
-            else:
-                await self._failed(lane, invocation, ctx, error)
+            await self._raised(lane, invocation, ctx, error)
         else:
-            self._end(lane, invocation, ctx, Succeeded(packed))
+            await self._conclude(lane, invocation, ctx, Succeeded(packed))
         finally:
+            invocation.task = None
             ctx.close()
+
+    async def _raised(self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext, error: BaseException) -> None:
+        """Decide what becomes of an invocation whose handler has raised what is no end of it by itself."""
+        if is_begun(invocation):
+            await self._conclude(lane, invocation, ctx, None)
+        elif ctx.ended_by is not None:
+            await self._failed(lane, invocation, ctx, error)
+        elif any(error is each for each in ctx.recorded_errors):
+            # What another object answered is recorded: no further attempt could get another answer.
+            await self._conclude(lane, invocation, ctx, Rejected(failure_of(error)))
+        elif is_due(invocation) or (was_told(invocation) and is_only_cancelled(error)):
+            # There is no later attempt of what is cancelled, also where its handler was not told in time.
+            await self._conclude(lane, invocation, ctx, stopped(invocation))
+        else:
+            await self._failed(lane, invocation, ctx, error)
+
+    async def _conclude(
+        self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext, outcome: Succeeded | Rejected | Stopped | None
+    ) -> None:
+        """End an invocation whose handler is through, once what has to be undone is.
+
+        Args:
+            lane: Its lane.
+            invocation: The invocation.
+            ctx: The context of its run.
+            outcome: How its handler has ended; None where only the journal knows.
+        """
+        if ctx.is_stale:
+            return
+        if not is_begun(invocation) and (isinstance(outcome, Succeeded) or not ctx.compensations):
+            assert outcome is not None
+            self._end(lane, invocation, ctx, outcome)
+            return
+        try:
+            undone = await undo(ctx, lane, invocation, self.steps, None if isinstance(outcome, Succeeded) else outcome)
+        except (Suspended, Fenced):
+            if not ctx.is_stale:
+                self._unwound(lane, invocation)
+            return
+        self._end(lane, invocation, ctx, undone)
 
     def _is_not_its_own(self, error: BaseException) -> bool:
         """Return whether an exception came to a handler from outside; whatever it raises itself is retried."""
@@ -198,13 +238,15 @@ class Execution:
             await ctx.conductor.close(is_failed=False)
         return value
 
-    def _end(self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext, outcome: Succeeded | Rejected) -> None:
+    def _end(
+        self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext, outcome: Succeeded | Rejected | Stopped
+    ) -> None:
         if ctx.is_stale or invocation.ended:
             return
         if ctx.is_replaying:
             # Ending early is also a way to disagree with the journal; the steps that ran stay known.
             logger.warning("%s ended before its recorded steps did", ctx.invocation_id)
-        delta = ctx.writes if isinstance(outcome, Succeeded) else {}
+        delta = {} if isinstance(outcome, Rejected) else ctx.writes
         finish(lane, invocation, outcome, delta)
 
     def _refuse(self, lane: Lane, invocation: Invocation, error: KeylaneError) -> None:
@@ -238,7 +280,7 @@ class Execution:
                 self._park(lane, invocation)
                 return
             if policy.is_spent(attempt):
-                await self._spent(lane, invocation, policy, attempt, error)
+                await self._spent(lane, invocation, ctx, policy, attempt, error)
                 return
             wanted = error.retry_after if isinstance(error, RetryableError) else None
             delay = policy.delay(attempt, self._random.random, retry_after=wanted)
@@ -258,11 +300,17 @@ class Execution:
         self._timers.call_when_due(lane.partition, invocation.raw_id, delay_ms, release)
 
     async def _spent(
-        self, lane: Lane, invocation: Invocation, policy: RetryPolicy, attempts: int, error: BaseException
+        self,
+        lane: Lane,
+        invocation: Invocation,
+        ctx: ExclusiveContext,
+        policy: RetryPolicy,
+        attempts: int,
+        error: BaseException,
     ) -> None:
         failure = failure_of(error)
         if policy.then == "fail":
-            finish(lane, invocation, Rejected(failure), {})
+            await self._conclude(lane, invocation, ctx, Rejected(failure))
             return
         detail = f"the handler failed {attempts} times, the last time with {failure.type_name}: {failure.message}"
         await pause(lane, invocation, PauseReason.RETRIES_SPENT, detail, failure)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, asser
 
 from typing_extensions import TypeForm
 
+from ..journal.cancel_report import CancelReport
 from ..journal.codec import unpack
 from ..journal.descriptions import InvocationDescription
 from ..journal.errors import (
     CallError,
     InternalError,
     InvalidOutput,
+    InvocationCancelled,
     InvocationFailed,
     InvocationPaused,
     KeylaneError,
@@ -22,7 +24,7 @@ from ..journal.errors import (
 )
 from ..journal.inbox import KNOWN, comparable
 from ..journal.key import InvocationId
-from ..journal.outcomes import Failure, Refused, Rejected, Replayed, Succeeded
+from ..journal.outcomes import Failure, Refused, Rejected, Replayed, Stopped, Succeeded
 from ..journal.records import Paused
 from .answers import Ended
 from .remote import Patience
@@ -108,6 +110,7 @@ class Handle(Generic[Output]):
         Raises:
             CallTimeout: The time passed; the invocation goes on.
             InvocationFailed: The handler ended with a `TerminalError`.
+            InvocationCancelled: It was cancelled or killed.
             InvocationPaused: It waits for a person.
             ResultExpired: It ended so long ago that its result is no longer kept.
             CallError: It was refused.
@@ -129,6 +132,14 @@ class Handle(Generic[Output]):
     ) -> WaitVerdict:
         """Send it a signal; see `Client.signal`."""
         return await self._client.signal(self.id, name, value, type, message_id=message_id, by=by, timeout=timeout)
+
+    async def cancel(
+        self, *, cascade_to_sends: bool = False, reason: str = "", by: str = "", timeout: Timeout = None
+    ) -> CancelReport:
+        """Cancel the invocation, and wait until it has ended; as `Client.cancel`."""
+        return await self._client.cancel(
+            self.id, cascade_to_sends=cascade_to_sends, reason=reason, by=by, timeout=timeout
+        )  # fmt: skip
 
     async def describe(self) -> InvocationDescription:
         """Return what is known of the invocation."""
@@ -160,6 +171,7 @@ def value_of(ended: Ended, output: Boundary[Any] | None, invocation_id: str, own
 
     Raises:
         InvocationFailed: The handler failed for good.
+        InvocationCancelled: It was cancelled or killed.
         InvocationPaused: It waits for a person.
         CallError: It was refused.
     """
@@ -170,6 +182,11 @@ def value_of(ended: Ended, output: Boundary[Any] | None, invocation_id: str, own
             raise _failed(failure, invocation_id)
         case Refused():
             raise refusal_of(ended, invocation_id)
+        case Stopped():
+            raise InvocationCancelled(
+                ended.how, ended.by, ended.reason, compensation_failed=ended.compensation_failed,
+                invocation_id=invocation_id,
+            )  # fmt: skip
         case Paused():
             raise InvocationPaused(ended.reason.value, owner, ended.detail, invocation_id=invocation_id)
         case Replayed():

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from ..objects.handler import Handler
     from .attaching import Attaching
+    from .cancelling import Cancelling
     from .lane import Lane
     from .partition import Partition
     from .probes import Probes
@@ -55,9 +56,17 @@ logger = logging.getLogger("keylane.intake")
 
 #: What stays where it is in the inbox while the store's memory is full.
 _WAITING_FOR_ROOM = frozenset(
-    {RequestKind.SEND, RequestKind.OBJECT_CALL, RequestKind.OBJECT_SEND, RequestKind.OBJECT_SIGNAL}
+    {
+        RequestKind.SEND,
+        RequestKind.OBJECT_CALL,
+        RequestKind.OBJECT_SEND,
+        RequestKind.OBJECT_SIGNAL,
+        RequestKind.OBJECT_CANCEL,
+    }
 )
 _SIGNALS = frozenset({RequestKind.SIGNAL, RequestKind.OBJECT_SIGNAL})
+#: What ends an invocation, or lets it end.
+_ENDINGS = frozenset({RequestKind.CANCEL, RequestKind.KILL, RequestKind.OBJECT_CANCEL, RequestKind.SKIP_COMPENSATION})
 #: An acceptance is committed by itself when the invocation has not ended after this long.
 ACCEPT_AFTER_SECONDS = 0.05
 #: What a caller is told to wait for when a lane's backlog is full.
@@ -65,7 +74,7 @@ BACKLOG_RETRY_SECONDS = 1.0
 #: What a caller is told to wait for when the worker has too much in hand.
 WORKER_RETRY_SECONDS = 0.5
 _RESUMED = encode_outcome(Succeeded(pack(None)))
-_BEGUN = frozenset({Status.RUNNING, Status.WAITING})
+_BEGUN = frozenset({Status.RUNNING, Status.WAITING, Status.COMPENSATING})
 #: How many calls of one partition a worker has in hand at most, for each of its slots.
 CALLS_PER_SLOT = 64
 
@@ -93,6 +102,7 @@ class Intake:
         self.probes: Probes
         self.signals: SignalIntake
         self.attaching: Attaching
+        self.cancelling: Cancelling
         self._unaccepted: deque[Invocation] = deque()
         self._claims = Claims()
 
@@ -167,6 +177,9 @@ class Intake:
         check_call(request.handler, request.idempotency_key)
         if request.kind is RequestKind.RESUME or request.kind is RequestKind.RESTART:
             self._resume(partition, entry, request)
+            return
+        if request.kind in _ENDINGS:
+            self.cancelling.take(partition, entry, request)
             return
         if request.kind is RequestKind.REPAIR:
             self._repair(partition, request, entry)
@@ -363,7 +376,7 @@ class Intake:
             refuse(partition, request.invocation, entry, request.client, error)
             return
         is_aside = partition.parked.pop(invocation.raw_id, None) is not None
-        running = _holder(lane)
+        running = holder(lane)
         if is_aside and running is not None:
             # It goes on behind what has begun, also for an owner that comes after us.
             accept_in_order(lane, running)
@@ -377,7 +390,7 @@ class Intake:
         answer(partition, request.invocation, entry, request.client, _RESUMED)
 
 
-def _holder(lane: Lane) -> Invocation | None:
+def holder(lane: Lane) -> Invocation | None:
     """Return the first of a lane if it has begun: it runs, or waits for an attempt, its time or another object."""
     first = lane.queue[0] if lane.queue else None
     if first is None or first is lane.running:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ class Invocation:
     __slots__ = (
         "accepted",
         "arrived_at",
+        "asked_for",
         "attached",
         "attempts",
         "caller",
@@ -81,6 +83,7 @@ class Invocation:
         "refusals",
         "restarts",
         "standing",
+        "task",
         "unmarked",
     )
 
@@ -121,6 +124,10 @@ class Invocation:
         self.standing: Standing | None = None
         #: Its signals and awakeables, with all that is queued; None while it has neither.
         self.mail: Mail | None = None
+        #: Name and version of the handler, where this code has none of that name.
+        self.asked_for: tuple[str, int] = ("", 0)
+        #: Runs its handler, while it does.
+        self.task: asyncio.Task[Any] | None = None
         self.arrived_at = time.monotonic()
 
     @property

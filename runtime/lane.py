@@ -130,6 +130,14 @@ class Lane:
             return None
         return queue[0]
 
+    def leave(self, invocation: Invocation) -> None:
+        """Take an invocation out of the queue, as a rule the first one; one that waits outside of it is not in it."""
+        queue = self.queue
+        if queue and queue[0] is invocation:
+            queue.pop(0)
+        elif invocation in queue:
+            queue.remove(invocation)
+
     def tell_loaded(self) -> None:
         """Tell those who wait for the lane to be read that it is, or that it won't be."""
         callbacks, self.when_loaded = self.when_loaded, ()

@@ -19,8 +19,10 @@ from ..journal.outcomes import IdempotencyEntry
 from ..journal.recall import DAY_MS
 from ..journal.records import (
     Accepted,
+    Cancelled,
     Completed,
     Failed,
+    Killed,
     Paused,
     PauseReason,
     Record,
@@ -276,6 +278,10 @@ class Loading:
         """Bring an invocation back that a lane's list had lost; its place in the queue is the caller's business."""
         return self._revive(lane, found, _Extras(waits, claims))
 
+    def revive_scheduled(self, lane: Lane, found: OpenInvocation, claims: dict[bytes, IdempotencyClaim]) -> Invocation:
+        """Bring an invocation into memory whose time has not come, so that it can be ended."""
+        return self._revived(lane, found, _Extras({}, claims))
+
     def _revive(self, lane: Lane, found: OpenInvocation, extras: _Extras) -> Invocation:
         """Bring an invocation back that an owner before had accepted, and park it where this code can't run it."""
         invocation = self._revived(lane, found, extras)
@@ -302,6 +308,8 @@ class Loading:
         invocation.accepted = True
         invocation.client = accepted.client if is_readable else None
         invocation.caller = accepted.caller if is_readable else None
+        if is_readable and handler is None:
+            invocation.asked_for = (accepted.handler, accepted.version)
         partition.open[found.raw_id] = invocation
         self._refresh(lane, invocation, found, extras)
         claim = extras.claims.get(found.raw_id)
@@ -476,7 +484,7 @@ def _with_early(partition: Partition, found: OpenInvocation) -> OpenInvocation:
 
 
 def _has_ended(found: OpenInvocation) -> bool:
-    return isinstance(found.records[-1], Completed | Failed)
+    return isinstance(found.records[-1], Completed | Failed | Cancelled | Killed)
 
 
 def _is_parked(found: OpenInvocation, key_text: str) -> bool:

@@ -20,12 +20,13 @@ from ..journal.outcomes import (
     IdempotencyEntry,
     OutcomeMark,
     Rejected,
+    Stopped,
     Succeeded,
     decode_outcome,
     encode_outcome,
 )
 from ..journal.recall import DAY_MS
-from ..journal.records import Accepted, Completed, Failed, Scheduled
+from ..journal.records import Accepted, Cancelled, Completed, Failed, Killed, Record, Scheduled
 from ..journal.repair_order import NAMED_MAX, RepairOrder
 from ..journal.requests import Request
 from .endings import answer
@@ -35,6 +36,7 @@ from .loading import is_over, is_scheduled
 from .partition import OwnershipLost
 
 if TYPE_CHECKING:
+    from ..journal.keyspace import PartitionSpace
     from ..journal.store import Store
     from .errands import Errands
     from .inbox_reader import InboxReader
@@ -233,8 +235,17 @@ class Mending:
         space = partition.space
         (found,) = await read_invocations(self._store, space, [raw_id])
         last = found.records[-1] if found.records else None
-        if isinstance(last, Completed | Failed):
-            return "c" if isinstance(last, Completed) else "f"
+        match last:
+            case Completed():
+                return "c"
+            case Failed():
+                return "f"
+            case Cancelled() | Killed():
+                return "x"
+            case _:
+                return await self._mark_of_result(space, raw_id, last)
+
+    async def _mark_of_result(self, space: PartitionSpace, raw_id: bytes, last: Record | None) -> OutcomeMark | None:
         (data,) = await ask(self._store, [("GET", space.result(raw_id))], [space.result(raw_id)])
         if last is not None or data is None:
             return None
@@ -247,6 +258,8 @@ class Mending:
                 return "c"
             case Rejected():
                 return "f"
+            case Stopped():
+                return "x"
             case _:
                 return None
 

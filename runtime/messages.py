@@ -13,6 +13,7 @@ from ..journal.batch import Operation
 from ..journal.command_records import (
     CallCompleted,
     CallStarted,
+    CancelDelivered,
     MessageSent,
     TimerFired,
     TimerSet,
@@ -28,6 +29,7 @@ from ..journal.place import format_place
 from ..journal.records import Record
 from ..journal.requests import Request, RequestKind
 from ..objects.messaging import Sent
+from .cancel_delivery import cascade, is_due, told
 from .commands import diverge
 from .due_times import note_due
 from .endings import acceptance, record, state_change, take_out
@@ -299,7 +301,12 @@ class Messages:
         that is refused takes those behind it in its lane along. A branch that begins a wait goes on at once: all that
         it can do is wait. A wait for what has come already ends in the same commit, or no new owner would see to it; a
         handler with branches is run again by one in any case, since its lane does not stand still.
+
+        Raises:
+            Cancelled: In its place it was recorded that the handler is told of that.
         """
+        if is_due(invocation) and end is None and (ctx.conductor is None or ctx.conductor.is_main_here):
+            fact, more = CancelDelivered(place_of(fact), *ctx.carried()), cascade(lane, invocation)
         if ctx.conductor is not None:
             ctx.conductor.write(fact, [] if end is not None else more)
             if end is not None:
@@ -324,6 +331,8 @@ class Messages:
         lane.commit(writes, delta or None, done, takes_in=not was_accepted, about=invocation.raw_id)
         await ctx.through(durable)
         ctx.pass_durable_point()
+        if isinstance(fact, CancelDelivered):
+            raise told(invocation)
         if not isinstance(fact, BEGINNINGS):
             ctx.replay_if_forced()
 

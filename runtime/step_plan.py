@@ -34,7 +34,7 @@ class StepPlan:
         is_coroutine: Whether the action is an `async def`.
         retry: How often and how patiently it is tried again.
         timeout: How long one attempt may take.
-        on_exhausted: What happens when the attempts are spent.
+        on_exhausted: What happens when the attempts are spent; an undo is parked, also when it fails for good.
     """
 
     name: str
@@ -45,7 +45,7 @@ class StepPlan:
     is_coroutine: bool
     retry: RetryPolicy
     timeout: timedelta | None
-    on_exhausted: Literal["pause", "raise"]
+    on_exhausted: Literal["pause", "raise", "park"]
 
 
 class StepPlans:

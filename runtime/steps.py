@@ -9,14 +9,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from ..journal import operations
-from ..journal.codec import REFERENCE_BYTES
-from ..journal.command_records import CancelDelivered, StepAttemptFailed, StepCompleted, StepFailed
+from ..journal.codec import REFERENCE_BYTES, pack
+from ..journal.command_records import (
+    CancelDelivered,
+    CompensationSkipped,
+    StepAttemptFailed,
+    StepCompleted,
+    StepFailed,
+)
 from ..journal.errors import (
     InvalidOutput,
     PayloadTooLarge,
@@ -32,6 +38,7 @@ from ..journal.futures import resolve
 from ..journal.place import format_place, place_bytes
 from ..journal.records import PauseReason, Record
 from .bounds import SHORT_NAME, check_name, check_unpacked, has_too_many_records, why_too_many
+from .cancel_delivery import cascade, is_due, told
 from .commands import diverge, park
 from .endings import accept_in_order, acceptance, record, state_change, weigh_failure
 from .failures import failure_of, terminal_error
@@ -42,6 +49,7 @@ from .step_plan import StepPlan, StepPlans
 
 if TYPE_CHECKING:
     from ..objects.settings import Settings
+    from .compensation import Compensation
     from .conductor import Conductor
     from .context import ExclusiveContext
     from .invocation import Invocation
@@ -50,6 +58,8 @@ if TYPE_CHECKING:
     from .slots import Slots
     from .timers import Timers
 
+
+NOTHING: Final = pack(None)
 
 _Settled = TypeVar("_Settled", StepCompleted, StepFailed)
 
@@ -144,6 +154,20 @@ class Steps:
         assert isinstance(settled, StepCompleted | StepFailed)
         return settled
 
+    async def undo(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, undone: Compensation) -> None:
+        """Run an undo, unless it is recorded that it has worked or was given up; one that fails for good parks.
+
+        Raises:
+            Suspended: It is parked, or this run is not the current one any more.
+        """
+        plan = self._plans.make(undone.step_name, ctx.index, undone.action, undone.arguments, dict(undone.options))
+        plan.on_exhausted = "park"
+        ctx.index += 1
+        if ctx.is_replaying and await self._recorded(ctx, lane, invocation, plan) is not None:
+            return
+        await self.may_begin(ctx, lane, invocation)
+        await self._try(ctx, lane, invocation, plan)
+
     async def _recorded(
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
     ) -> StepCompleted | StepFailed | None:
@@ -155,6 +179,10 @@ class Steps:
                     ctx.pass_recorded()
                     if not isinstance(found, StepAttemptFailed):
                         return found
+                case CompensationSkipped() if found.index == plan.index:
+                    # An undo that was given up is through, as one that has worked.
+                    ctx.pass_recorded()
+                    return StepCompleted(found.index, found.name, NOTHING)
                 case None:
                     return None
                 case _:
@@ -175,6 +203,9 @@ class Steps:
         Raises:
             Suspended: It is parked, or this run is not the current one any more.
         """
+        if is_due(invocation):
+            # In place of the command its handler is told that it is cancelled, which needs no room.
+            return
         if lane.partition.memory.is_full:
             await self._room(ctx, lane, invocation)
         if ctx.conductor is not None:
@@ -203,14 +234,21 @@ class Steps:
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
     ) -> StepCompleted | StepFailed:
         while True:
+            if is_due(invocation):
+                await self._tell_of_cancel(ctx, lane, invocation, plan)
             attempt = 1 + (invocation.standing.attempts_of(plan.index) if invocation.standing else 0)
             try:
                 packed = await self._attempt(plan)
             except TerminalError as error:
+                if plan.on_exhausted == "park":
+                    await self._park_undo(ctx, lane, invocation, plan, error)
                 return await self._write(ctx, lane, invocation, self._failed(ctx, plan, error))
             except BaseException as error:
                 if _is_not_its_own(error):
                     raise
+                if is_due(invocation):
+                    # There is no later attempt of what is cancelled.
+                    continue
                 if plan.retry.is_spent(attempt):
                     return await self._exhausted(ctx, lane, invocation, plan, attempt, error)
                 await self._wait(ctx, lane, invocation, plan, attempt, error)
@@ -261,16 +299,40 @@ class Steps:
         if plan.on_exhausted == "raise":
             spent = StepFailedError(plan.name, attempts, text)
             return await self._write(ctx, lane, invocation, self._failed(ctx, plan, spent))
+        if plan.on_exhausted == "park":
+            await self._park_undo(ctx, lane, invocation, plan, error)
         detail = f"step {plan.name!r} failed {attempts} times, the last time with {text}"
         return await park(ctx, lane, invocation, PauseReason.RETRIES_SPENT, detail, failure)
+
+    async def _park_undo(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan, error: BaseException
+    ) -> NoReturn:
+        """Park an invocation whose undo has failed for good: a person tries it again, or gives it up."""
+        failure = failure_of(error)
+        detail = f"{plan.name!r} failed for good with {type(error).__name__}: {failure.message}"
+        await park(ctx, lane, invocation, PauseReason.COMPENSATION_FAILED, detail, failure)
+
+    async def _tell_of_cancel(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
+    ) -> NoReturn:
+        """Record, in place of a step, that the handler is told of its cancel; its branches begin no step any more.
+
+        Raises:
+            Cancelled: Once that is durable.
+        """
+        if ctx.conductor is not None and not ctx.conductor.is_main_here:
+            await ctx.conductor.held_back()
+        fact = CancelDelivered(plan.index, *ctx.carried())
+        await self.record(ctx, lane, invocation, fact, cascade(lane, invocation))
+        raise told(invocation)
 
     async def _write(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, fact: _Settled) -> _Settled:
         if isinstance(fact, StepFailed):
             weigh_failure(lane, fact.error)
-        await self._record(ctx, lane, invocation, fact, [])
+        await self.record(ctx, lane, invocation, fact, [])
         return fact
 
-    async def _record(
+    async def record(
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, fact: Record, more: list[operations.Operation]
     ) -> None:
         """Make a record durable, with the state written since the last one."""
@@ -298,7 +360,7 @@ class Steps:
         ctx: ExclusiveContext, fact: Record, more: list[operations.Operation], conductor: Conductor
     ) -> None:
         """Record what a step of a branch has come to once all else is quiet, and wait until it is handed over."""
-        assert isinstance(fact, StepCompleted | StepAttemptFailed | StepFailed)
+        assert isinstance(fact, StepCompleted | StepAttemptFailed | StepFailed | CancelDelivered)
 
         def make() -> None:
             reads, notes = ctx.carried()
@@ -323,10 +385,10 @@ class Steps:
         reads, notes = ctx.carried()
         fact = StepAttemptFailed(plan.index, plan.name, attempt, failure_of(error), delay_ms, reads, notes)
         if ctx.conductor is not None:
-            await self._record(ctx, lane, invocation, fact, [])
+            await self.record(ctx, lane, invocation, fact, [])
             await ctx.conductor.next_attempt(plan.index)
             return
-        await self._record(ctx, lane, invocation, fact, [operations.schedule(invocation.raw_id, delay_ms)])
+        await self.record(ctx, lane, invocation, fact, [operations.schedule(invocation.raw_id, delay_ms)])
         with self._slots.lent():
             try:
                 await self._timers.due(lane.partition, invocation.raw_id, delay_ms)

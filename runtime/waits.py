@@ -18,6 +18,7 @@ from ..journal.codec import Undecodable
 from ..journal.command_records import (
     CallCompleted,
     CallStarted,
+    CancelDelivered,
     TimerFired,
     TimerSet,
     WaitCompleted,
@@ -33,6 +34,7 @@ from ..journal.outbox import read_messages
 from ..journal.outcomes import encode_outcome
 from ..journal.place import sort_key
 from ..journal.tracing import traceless
+from .cancel_delivery import cascade, is_due, told
 from .due_times import delay_of, entry_of, forget_due
 from .endings import record
 from .failures import refused
@@ -89,14 +91,24 @@ class Waits:
 
         Raises:
             Suspended: The handler leaves memory, or its partition is handed over: it goes on from its journal.
+            Cancelled: The handler is told of that, in place of the end.
         """
         if ctx.conductor is not None:
             ended = await ctx.conductor.handed(index)
             assert isinstance(ended, _End)
             return ended
+        recorded = ctx.next_recorded()
+        if isinstance(recorded, CancelDelivered):
+            ctx.pass_recorded()
+            raise told(invocation)
+        if is_due(invocation):
+            # It was asked for while the handler was not in memory.
+            self._tell_of_cancel(lane, invocation, index)
         while True:
             ctx.check_current()
             found = _end_of(invocation, index)
+            if isinstance(found, CancelDelivered):
+                raise told(invocation)
             if found is not None:
                 ctx.replay_if_forced()
                 return found
@@ -126,6 +138,11 @@ class Waits:
             self.leave(invocation, place)
             if partition.sleepers.get(invocation.raw_id) is future:
                 del partition.sleepers[invocation.raw_id]
+
+    def _tell_of_cancel(self, lane: Lane, invocation: Invocation, index: Place) -> None:
+        forget_due(invocation, index)
+        more = [entry_of(lane.partition, invocation), *cascade(lane, invocation)]
+        self._end(invocation, CancelDelivered(index), more, _nothing, _nothing)
 
     def enter(self, invocation: Invocation) -> int:
         """Have a handler that waits leave memory after a while; returns what `leave` wants to know."""
@@ -266,7 +283,7 @@ class Waits:
     def _end(
         self,
         invocation: Invocation,
-        fact: _End,
+        fact: _End | CancelDelivered,
         more: list[Operation],
         done: Callable[[], None],
         again: Callable[[], None],
@@ -346,10 +363,10 @@ def let_go(invocation: Invocation) -> None:
     future.set_exception(Suspended())
 
 
-def _end_of(invocation: Invocation, index: Place) -> _End | None:
+def _end_of(invocation: Invocation, index: Place) -> _End | CancelDelivered | None:
     """Return the durable record that ends a wait, if there is one."""
     for each in reversed(invocation.records):
-        if isinstance(each, _End):
+        if isinstance(each, _End | CancelDelivered):
             return each if each.index == index else None
     return None
 
@@ -385,7 +402,7 @@ def _durable_calls(invocation: Invocation) -> list[CallStarted]:
 
 def _ended(
     invocation: Invocation,
-    fact: _End,
+    fact: _End | CancelDelivered,
     done: Callable[[], None],
     again: Callable[[], None],
     now_ms: int,

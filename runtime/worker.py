@@ -21,6 +21,7 @@ from ..journal.tenure import Acquired
 from .assignment import PartitionId
 from .attaching import Attaching
 from .blob_sweep import BlobSweep
+from .cancelling import Cancelling
 from .doors import Doors
 from .endings import refuse
 from .errands import Errands
@@ -107,6 +108,7 @@ class Worker:
         self._validating = self._intake.validating = Validating(self._reads, settings.payload_limit_bytes)
         self._boxes = SignalBoxes(store, self._errands)
         self._intake.signals = SignalIntake(store, self._errands, self._boxes, SignalDelivery(self._waits))
+        self._intake.cancelling = Cancelling(store, self._errands, self._loading)
         self._execution = Execution(settings, self._timers, self._limiter)
         self._inboxes = InboxReader(store, self._intake, self._errands, self._partitions)
         self._blob_sweep = BlobSweep(store, self._partitions)

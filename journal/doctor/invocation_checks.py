@@ -20,10 +20,10 @@ FIRING_MS: Final = 250
 DOUBTFUL_MS: Final = 10_000
 
 #: The statuses in which an invocation goes on in its lane, also where something else wakes it.
-_IN_ITS_LANE: Final = frozenset({Status.QUEUED, Status.RUNNING, Status.WAITING})
+_IN_ITS_LANE: Final = frozenset({Status.QUEUED, Status.RUNNING, Status.WAITING, Status.COMPENSATING})
 
 #: The statuses that only the holder of a lane comes to.
-_BEGUN: Final = frozenset({Status.RUNNING, Status.WAITING})
+_BEGUN: Final = frozenset({Status.RUNNING, Status.WAITING, Status.COMPENSATING})
 
 Check = Callable[[InvocationFacts], Finding | None]
 

@@ -13,7 +13,7 @@ import typer
 from ...journal.reading import TIMELINE_ENTRIES
 from ...journal.safety import Durability, Replicated
 from ..orders import LONGEST_SECONDS
-from . import calls, deploying, hosting, logs, restoring, signals, views
+from . import calls, cancel_commands, deploying, hosting, logs, restoring, signals, views
 from . import doctor as checkup
 from .output import survive_any_text, write_line
 from .shell import (
@@ -376,6 +376,9 @@ def restart(
     shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
     how = calls.Restart(keep, handler_version, reason, by)
     shell.run(partial(calls.restart, shell, invocation, how, timeout=timeout))
+
+
+cancel_commands.register(app)
 
 
 @app.command()

@@ -23,6 +23,7 @@ from ...journal.descriptions import (
     What,
 )
 from ...journal.outcomes import Failure
+from ...journal.records import PauseReason
 from ...journal.snapshots import FIRST_VERSION
 from ...journal.timeline import in_words
 from ..client import Client
@@ -116,6 +117,8 @@ def _invocation_pairs(told: InvocationDescription) -> list[tuple[str, str]]:
         ("due" if told.waits_for else "next try", _since(told.retry_due_at, now)),
         ("error", "" if told.error is None else in_words(told.error)),
         *_pause_pairs(told),
+        ("cancel", _cancel(told)),
+        ("undone", "not whole: an undo has failed or was given up" if told.compensation_failed else ""),
         ("result", _result(told)),
         ("garbage", told.undecodable or ""),
         ("records", f"{told.records}{', and more that were not read' if told.is_cut else ''}" if told.records else ""),
@@ -132,10 +135,21 @@ def _pause_pairs(told: InvocationDescription) -> list[tuple[str, str]]:
         return []
     by = f" by {pause.by}" if pause.by else ""
     whom = pause.in_charge or "somebody"
+    skip = f", or keylane compensation skip {told.id} …" if pause.reason is PauseReason.COMPENSATION_FAILED else ""
     return [
         ("paused", f"{pause.reason.value}{by}, {_since(pause.since, told.read_at)}: {pause.detail}"),
-        ("remedy", f"{whom} has to resume it: keylane resume {told.id} --reason … --by …"),
+        ("remedy", f"{whom} has to resume it: keylane resume {told.id} --reason … --by …{skip}"),
     ]
+
+
+def _cancel(told: InvocationDescription) -> str:
+    cancel = told.cancel
+    if cancel is None:
+        return ""
+    by = f" by {cancel.by}" if cancel.by else ""
+    why = f": {cancel.reason}" if cancel.reason else ""
+    stage = "its handler was told" if cancel.is_delivered else "its handler is told at its next durable point"
+    return f"asked for{by}, {_since(cancel.at, told.read_at)}{why}; {stage}"
 
 
 def _result(told: InvocationDescription) -> str:

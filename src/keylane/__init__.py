@@ -3,9 +3,11 @@
 Everything a user writes against is imported from here; the modules behind it are internal.
 """
 
+from .journal.cancel_report import CancelOutcome, CancelReport
 from .journal.errors import (
     CallError,
     CallTimeout,
+    Cancelled,
     Deadlock,
     Draining,
     EffectRejected,
@@ -71,6 +73,9 @@ __all__ = [
     "BranchGroup",
     "CallError",
     "CallTimeout",
+    "CancelOutcome",
+    "CancelReport",
+    "Cancelled",
     "Client",
     "Deadlock",
     "Draining",

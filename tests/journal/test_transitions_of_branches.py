@@ -12,6 +12,7 @@ from keylane.journal.command_records import (
     CallStarted,
     CancelDelivered,
     CompensationSkipped,
+    CompensationStarted,
     StepAttemptFailed,
     StepCompleted,
     TimerFired,
@@ -28,7 +29,6 @@ from keylane.journal.records import (
     Accepted,
     Cancelled,
     CancelRequested,
-    CompensationStarted,
     Completed,
     Failed,
     Killed,
@@ -98,7 +98,7 @@ class Model:
 
     def turns(self) -> list[Record]:
         told = [CancelDelivered(place) for place in self.waits] if self.is_cancelled and not self.was_told else []
-        undone = [] if self.is_undone else [CompensationStarted(ERROR), Completed()]
+        undone = [] if self.is_undone else [CompensationStarted(self.next_index[()], (), ERROR), Completed()]
         withdrawn = [WaitWithdrawn(place) for place in self.waits]
         paused = Paused(PauseReason.OPERATOR, "", None, "ada")
         return [*told, *undone, *withdrawn, paused, Failed(ERROR), Cancelled("ada", ""), PatchMarked("terms")]
@@ -130,7 +130,7 @@ class Model:
             case SignalReceived():
                 self.received += 1
             case CancelRequested():
-                self.is_cancelled = True
+                self.is_cancelled, self.is_retrying = True, False
                 self.unpark()
             case Paused():
                 self.is_paused, self.is_retrying = True, False
@@ -254,7 +254,7 @@ def test_what_is_not_waited_for_does_not_end(records: list[Record]) -> None:
     if standing.extras.is_cancel_delivered or standing.extras.cancel is None:
         wrong.append(CancelDelivered(standing.steps))
     if standing.extras.compensation is not None:
-        wrong += [CompensationStarted(ERROR), Completed(), Restarted(0, "ada", "")]
+        wrong += [CompensationStarted(standing.steps, (), ERROR), Completed(), Restarted(0, "ada", "")]
 
     for record in wrong:
         with pytest.raises(IllegalTransition):

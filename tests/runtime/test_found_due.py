@@ -34,7 +34,7 @@ class FindingAgain(NoObserver):
 
     runtime: Runtime
 
-    def before_send(self, what: str, partition: str, number: int) -> None:  # noqa: ARG002, the protocol
+    def before_send(self, what: str, partition: str, number: int) -> None:
         """Tell it."""
         del partition, number
         if what != "commit":
