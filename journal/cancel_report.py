@@ -182,8 +182,9 @@ def _children(records: Sequence[Record]) -> Iterator[_Child]:
     """Return what an invocation has sent, and what it has called and got no answer from."""
     answered = {each.index for each in records if isinstance(each, CallCompleted)}
     for each in records:
-        is_open_call = isinstance(each, CallStarted) and each.index not in answered and each.is_of_a_handler
-        if is_open_call or isinstance(each, MessageSent):
+        if isinstance(each, MessageSent) or (
+            isinstance(each, CallStarted) and each.index not in answered and each.is_of_a_handler
+        ):
             yield each
 
 

@@ -23,12 +23,11 @@ from .log import InvocationLog
 from .partition import Partition, Phase
 from .signals import Signals
 from .steps import Steps
-from .waits import Waits
+from .waits import EndOfWait, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..journal.command_records import CallCompleted, TimerFired
     from ..journal.exported import Journal
     from ..journal.place import Place
     from ..journal.store import Store
@@ -155,9 +154,7 @@ class StageSteps(Steps):
 class StageWaits(Waits):
     """Waits whose end is found in the journal, or ends the run."""
 
-    async def ended(
-        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place
-    ) -> CallCompleted | TimerFired:
+    async def ended(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place) -> EndOfWait:
         """Return what a branch is handed; without branches end the run: what is waited for has not come."""
         if ctx.conductor is not None:
             return await super().ended(ctx, lane, invocation, index)

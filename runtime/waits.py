@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("keylane.invocation")
 
-_End: TypeAlias = CallCompleted | TimerFired | WaitCompleted | WaitExpired
+EndOfWait: TypeAlias = CallCompleted | TimerFired | WaitCompleted | WaitExpired
 
 
 class Waits:
@@ -86,7 +86,7 @@ class Waits:
         self.is_never_resident = self.is_never_resident or how == "suspend"
         self.is_always_replayed = self.is_always_replayed or how == "replay"
 
-    async def ended(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place) -> _End:
+    async def ended(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place) -> EndOfWait:
         """Wait for the record that ends the open wait of an invocation; its slot serves others meanwhile.
 
         Raises:
@@ -95,7 +95,7 @@ class Waits:
         """
         if ctx.conductor is not None:
             ended = await ctx.conductor.handed(index)
-            assert isinstance(ended, _End)
+            assert isinstance(ended, EndOfWait)
             return ended
         recorded = ctx.next_recorded()
         if isinstance(recorded, CancelDelivered):
@@ -283,7 +283,7 @@ class Waits:
     def _end(
         self,
         invocation: Invocation,
-        fact: _End | CancelDelivered,
+        fact: EndOfWait | CancelDelivered,
         more: list[Operation],
         done: Callable[[], None],
         again: Callable[[], None],
@@ -363,10 +363,10 @@ def let_go(invocation: Invocation) -> None:
     future.set_exception(Suspended())
 
 
-def _end_of(invocation: Invocation, index: Place) -> _End | CancelDelivered | None:
+def _end_of(invocation: Invocation, index: Place) -> EndOfWait | CancelDelivered | None:
     """Return the durable record that ends a wait, if there is one."""
     for each in reversed(invocation.records):
-        if isinstance(each, _End | CancelDelivered):
+        if isinstance(each, EndOfWait | CancelDelivered):
             return each if each.index == index else None
     return None
 
@@ -402,7 +402,7 @@ def _durable_calls(invocation: Invocation) -> list[CallStarted]:
 
 def _ended(
     invocation: Invocation,
-    fact: _End | CancelDelivered,
+    fact: EndOfWait | CancelDelivered,
     done: Callable[[], None],
     again: Callable[[], None],
     now_ms: int,

@@ -125,7 +125,8 @@ async def compare(ctx: ObjectContext, names: list[str]) -> list[Any]:
 
     first = await ctx.gather(*(one(name) for name in names), ctx.run("alone", _ask, "alone"))
     winner, _ = await ctx.select(short=ctx.sleep(0.001), long=ctx.sleep(timedelta(days=30)))
-    await ctx.run("last", _ask, f"last {winner} {await ctx.state_keys()}")
+    what = f"last {winner} {await ctx.state_keys()}"
+    await ctx.run("last", _ask, what)
     return list(first)
 
 

@@ -11,6 +11,7 @@ from keylane.journal.command_records import (
     AwakeableMade,
     CancelDelivered,
     CompensationSkipped,
+    CompensationStarted,
     WaitCompleted,
     WaitExpired,
     WaitStarted,
@@ -19,7 +20,6 @@ from keylane.journal.exported import Journal, journals_in
 from keylane.journal.records import (
     Cancelled,
     CancelRequested,
-    CompensationStarted,
     Finished,
     Killed,
     Record,
