@@ -47,6 +47,7 @@ class Branch:
     __slots__ = (
         "awaits",
         "blocked",
+        "call",
         "cancel_is_certain",
         "coroutine",
         "error",
@@ -72,6 +73,8 @@ class Branch:
         self.index = index
         self.forks = 0
         self.step: str | None = None
+        #: The call of ctx that it is in, for messages.
+        self.call = "call"
         self.random: random.Random | None = None
         #: Set inside a call of ctx, with the future that ends it, where it waits for one.
         self.blocked: Blocked | None = None

@@ -38,10 +38,10 @@ from .due_times import entry_of, forget_due, note_due
 from .endings import acceptance, record, state_change, take_out
 from .ends import Ends
 from .large_values import kept_delta
-from .misuse import ForeignTask, StuckBranches
+from .misuse import ForeignTask, InterruptedStep, InterruptedWait, StuckBranches
 from .own_context import watched
 from .partition import OwnershipLost, Phase
-from .replay import RESUMING, Replay, place_of
+from .replay import MADE_IN_QUIET, RESUMING, Replay, place_of
 from .waits import let_go
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from .context import ExclusiveContext
     from .invocation import Invocation
     from .lane import Lane
-    from .misuse import InterruptedStep, InterruptedWait
     from .waits import Waits
 
 T = TypeVar("T")
@@ -275,11 +274,14 @@ class Conductor:
         branch.interruptions -= 1
         branch.task.uncancel()
 
-    def cut_off(self, branch: Branch, error: InterruptedStep | InterruptedWait) -> None:
+    def _check_cut_off(self, branch: Branch) -> None:
         """Doom the run when a timeout of somebody else's has ended a call of ctx: no replay could tell it again."""
-        if branch.is_cut_off_by_others and self._over is None:
+        self._check_over()
+        if branch.is_cut_off_by_others:
+            error = InterruptedWait(branch.call) if branch.step is None else InterruptedStep(branch.step)
             self._ctx.interrupted_by = error
             self.stop(error)
+            raise asyncio.CancelledError
 
     async def end_all(self, here: Branch, branches: Iterable[Branch], *, is_certain: bool) -> None:
         """Cancel branches, and wait until their cleanup has ended."""
@@ -316,7 +318,7 @@ class Conductor:
         try:
             yield
         except asyncio.CancelledError:
-            self._check_over()
+            self._check_cut_off(branch)
             self._give_up(branch, place)
             raise
         finally:
@@ -348,7 +350,7 @@ class Conductor:
         try:
             found = await future
         except asyncio.CancelledError:
-            self._check_over()
+            self._check_cut_off(branch)
             if place is not None:
                 self._give_up(branch, place)
             raise
@@ -475,8 +477,14 @@ class Conductor:
         self.replay.go_past(place)
         self._ctx.pass_durable_point()
 
-    def write(self, fact: Record, more: list[Operation]) -> None:
+    def write(self, fact: Record, more: list[Operation], own: list[Operation] | None = None) -> None:
         """Write a record with all that was read and written up to here.
+
+        Args:
+            fact: The record.
+            more: What leaves with it. That the lane stands still, and when it is due, is left out: that is about all
+                branches.
+            own: What is written as it is.
 
         Raises:
             Suspended: This run is not the current one any more.
@@ -492,9 +500,9 @@ class Conductor:
         delta = kept_delta(lane, self._ctx.writes)
         writes.append(operations.record(lane.partition.space, invocation.raw_id, fact))
         writes.extend(state_change(lane, invocation, delta))
-        # That the lane stands still, and when it is due, is about all branches.
         writes.extend(each for each in more if each[0] not in _OF_ALL_BRANCHES)
-        done = partial(self._settled, fact, was_accepted)
+        writes.extend(own or ())
+        done = partial(self._settled, fact, was_accepted=was_accepted)
         self._unsettled += 1
         self._in_flight += isinstance(fact, RESUMING)
         lane.commit(writes, delta or None, done, takes_in=not was_accepted, about=invocation.raw_id)
@@ -503,9 +511,10 @@ class Conductor:
     def _settled(
         self,
         fact: Record,
-        was_accepted: bool,  # noqa: FBT001, a callback's argument
         now_ms: int,
         error: BaseException | None,
+        *,
+        was_accepted: bool,
     ) -> None:
         self._unsettled -= 1
         self._in_flight -= isinstance(fact, RESUMING)
@@ -591,8 +600,10 @@ class Conductor:
     def _hand_over(self, found: Record) -> bool:
         """Hand a record to the branch that stands at its place; returns whether one goes on."""
         place = place_of(found)
-        if self.replay.at(place) is found:
-            # The code comes to it only now: the result of a step, or a failed attempt.
+        if self.replay.at(place) is found and not isinstance(found, WaitWithdrawn):
+            if not isinstance(found, MADE_IN_QUIET):
+                self._go_astray(found)
+                return True
             self.pass_at(place)
         if isinstance(found, CancelDelivered):
             return self._tell(found)
@@ -648,16 +659,39 @@ class Conductor:
 
     def _give_up(self, branch: Branch, place: Place) -> None:
         self._abandoned.add(place)
-        if branch.cancel_is_certain:
-            self._waits.withdraw(self._lane, self._invocation, [place])
+        is_recorded = isinstance(self.replay.at(place), WaitWithdrawn)
+        if is_recorded and branch.cancel_is_certain:
+            self.pass_at(place)
+        elif is_recorded:
+            self.replay.go_past(place)
+        elif branch.cancel_is_certain and not self.replay.is_ahead:
+            self._withdraw(place, is_certain=True)
         else:
             self._unsaid.append(place)
 
     def say_withdrawn(self) -> None:
         """Withdraw what a failure has ended, now that the handler goes on after it."""
-        if self._unsaid:
-            unsaid, self._unsaid = self._unsaid, []
-            self._waits.withdraw(self._lane, self._invocation, unsaid)
+        unsaid, self._unsaid = self._unsaid, []
+        for place in unsaid:
+            self._withdraw(place, is_certain=False)
+
+    def _withdraw(self, place: Place, *, is_certain: bool) -> None:
+        """Write that a wait is waited for no longer, if it is open.
+
+        What was read before may have decided that, so it is written with it; but not where a failure has ended it: a
+        replay without the failure reads on.
+        """
+        more = self._waits.withdrawal(self._lane, self._invocation, place)
+        if more is None:
+            return
+        if is_certain:
+            self.write(WaitWithdrawn(place, *self._ctx.carried()), [], more)
+            return
+        lane, invocation, fact = self._lane, self._invocation, WaitWithdrawn(place)
+        record(invocation, fact)
+        self._unsettled += 1
+        writes = [operations.record(lane.partition.space, invocation.raw_id, fact), *more]
+        lane.commit(writes, None, partial(self._settled, fact, was_accepted=True))
 
     # Standing still.
 

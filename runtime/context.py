@@ -307,9 +307,6 @@ class ExclusiveContext(WaitingContext):
         branch.step = name
         try:
             return await self._steps.run(self, self._lane, self._invocation, name, action, arguments, options)
-        except asyncio.CancelledError:
-            conductor.cut_off(branch, InterruptedStep(name))
-            raise
         finally:
             branch.step = None
 
@@ -342,13 +339,13 @@ class ExclusiveContext(WaitingContext):
 
     async def unbroken(self, what: str, doing: Coroutine[Any, Any, Result]) -> Result:
         """Await what a call of ctx does; a timeout of somebody else's that breaks it off dooms the run."""
+        if self.conductor is not None:
+            self.conductor.current.call = what
         try:
             return await doing
         except asyncio.CancelledError:
             if self.conductor is None:
                 self.interrupted_by = InterruptedWait(what)
-            else:
-                self.conductor.cut_off(self.conductor.current, InterruptedWait(what))
             raise
 
     async def gather(self, *awaitables: Awaitable[Any]) -> tuple[Any, ...]:

@@ -18,6 +18,7 @@ from ..journal.command_records import (
     Command,
     CompensationSkipped,
     MessageSent,
+    StepAttemptFailed,
     StepCompleted,
     StepFailed,
     TimerFired,
@@ -37,6 +38,7 @@ RESUMING: Final = (
     StepCompleted,
     StepFailed,
     MessageSent,
+    StepAttemptFailed,
     AwakeableMade,
     CallCompleted,
     TimerFired,
@@ -46,8 +48,10 @@ RESUMING: Final = (
 )
 #: Records that begin a wait: the branch goes on when its end comes.
 BEGINNINGS: Final = (CallStarted, TimerSet, WaitStarted)
-#: Records that come from outside of the handler's run, or that no replay needs to look for.
-_OUTSIDE: Final = (CallCompleted, TimerFired, WaitExpired, WaitWithdrawn, CompensationSkipped)
+#: Records that come from outside of the handler's run.
+_OUTSIDE: Final = (CallCompleted, TimerFired, WaitExpired, CompensationSkipped)
+#: Records that the code comes to when all is quiet, and not while it runs.
+MADE_IN_QUIET: Final = (StepCompleted, StepFailed, StepAttemptFailed, CancelDelivered)
 
 
 class Replay:
@@ -84,11 +88,15 @@ class Replay:
     @property
     def is_ahead(self) -> bool:
         """Whether the code has yet to come to something that a former run has made."""
-        return bool(self._made)
+        return self.head() is not None
 
     def head(self) -> Record | None:
-        """Return the next made record."""
-        return self._records[self._made[0]] if self._made else None
+        """Return the next made record; the end of a wait before which nothing was read tells nothing."""
+        for number in self._made:
+            record = self._records[number]
+            if not isinstance(record, WaitWithdrawn) or record.reads or record.notes:
+                return record
+        return None
 
     def at(self, place: Place) -> Record | None:
         """Return what was made at a place and not come to yet."""

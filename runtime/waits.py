@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -24,7 +24,6 @@ from ..journal.command_records import (
     WaitCompleted,
     WaitExpired,
     WaitStarted,
-    WaitWithdrawn,
 )
 from ..journal.errors import Fenced, MessageLost, Suspended
 from ..journal.inbox import leaves_no_trace
@@ -156,25 +155,22 @@ class Waits:
         """Ask in a while what is due in a partition."""
         self._timers.ask_in(partition, delay_ms)
 
-    def withdraw(self, lane: Lane, invocation: Invocation, places: Sequence[Place]) -> None:
-        """End waits that nobody waits for any more, as far as they are open: they leave nothing behind."""
-        for place in places:
-            standing = invocation.standing
-            wait = None if standing is None else standing.wait_at(place)
-            if wait is None:
-                for tell in self.on_abandoned:
-                    tell(lane, invocation, place)
-                continue
-            fact = WaitWithdrawn(place)
-            record(invocation, fact)
-            writes = [operations.record(lane.partition.space, invocation.raw_id, fact)]
-            if delay_of(wait) is not None:
-                # It may be on its way yet, in which case it is not among the moments, but the store will have it.
-                forget_due(invocation, place)
-                writes.append(entry_of(lane.partition, invocation))
-            for forget in self.on_withdrawn:
-                writes.extend(forget(lane, invocation, wait))
-            lane.commit(writes, None, partial(_withdrawn, invocation, fact))
+    def withdrawal(self, lane: Lane, invocation: Invocation, place: Place) -> list[Operation] | None:
+        """Return what takes away all that a wait leaves behind when it is waited for no longer; None if it is over."""
+        standing = invocation.standing
+        wait = None if standing is None else standing.wait_at(place)
+        if wait is None:
+            for tell in self.on_abandoned:
+                tell(lane, invocation, place)
+            return None
+        writes: list[Operation] = []
+        if delay_of(wait) is not None:
+            # It may be on its way yet, in which case it is not among the moments, but the store will have it.
+            forget_due(invocation, place)
+            writes.append(entry_of(lane.partition, invocation))
+        for forget in self.on_withdrawn:
+            writes.extend(forget(lane, invocation, wait))
+        return writes
 
     def take_reply(self, partition: Partition, entry: bytes, request: Request) -> None:
         """Take the reply to a call in; its caller may be in memory or not.
@@ -433,12 +429,6 @@ def _ended(
         future.set_result(None)
     else:
         partition.host.ready(invocation.lane)
-
-
-def _withdrawn(invocation: Invocation, fact: WaitWithdrawn, now_ms: int, error: BaseException | None) -> None:
-    del now_ms
-    if error is None:
-        invocation.records.append(fact)
 
 
 def _note_taken(partition: Partition, raw_id: bytes) -> None:
