@@ -7,7 +7,15 @@ from datetime import datetime
 from typing import Final
 
 from .codec import Undecodable
-from .command_records import CallStarted, CancelDelivered, WaitStarted
+from .command_records import (
+    CallCompleted,
+    CallStarted,
+    CancelDelivered,
+    TimerFired,
+    WaitCompleted,
+    WaitExpired,
+    WaitStarted,
+)
 from .descriptions import Cancel, OpenInvocation, Pause, WaitingRequest
 from .key import format_id
 from .keyspace import PartitionSpace
@@ -15,7 +23,7 @@ from .lane_reading import ask
 from .noted import Bound, Noted, moment, named, noted, read_stream, standing_of, telling_before, written_at_ms
 from .noted import in_words as in_words_of
 from .place import format_place
-from .records import Accepted, CancelRequested, Paused
+from .records import Accepted, CancelRequested, Paused, SignalReceived
 from .requests import Request
 from .snapshots import Entry, aside_of
 from .store import Store
@@ -191,9 +199,16 @@ def _waits(standing: Standing, retry_due_at: datetime | None, around: Surroundin
     return f"attempt {number} of {what} is due {when}{error}"
 
 
+_COMES_MEANWHILE: Final = (CallCompleted, TimerFired, WaitCompleted, WaitExpired, SignalReceived)
+
+
 def pause_of(notes: Sequence[Noted], around: Surroundings) -> Pause | None:
-    """Return why an invocation is parked, where its newest readable record says so."""
-    newest = next((note for note in reversed(notes) if note.record is not None), None)
+    """Return why an invocation is parked, where its newest readable record says so.
+
+    The end of what it waits for may have come meanwhile: it stays parked over that.
+    """
+    readable = (note for note in reversed(notes) if note.record is not None)
+    newest = next((note for note in readable if not isinstance(note.record, _COMES_MEANWHILE)), None)
     if newest is None or not isinstance(newest.record, Paused):
         return None
     record = newest.record

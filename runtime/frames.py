@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 _OWN_FOLDERS = tuple(str(Path(__file__).resolve().parent.parent / name) for name in ("runtime", "objects", "journal"))
 
 
+@cache
 def is_own(filename: str) -> bool:
     """Return whether a file belongs to the library or to the event loop under it."""
     resolved = str(Path(filename).resolve())

@@ -38,7 +38,6 @@ RESUMING: Final = (
     StepCompleted,
     StepFailed,
     MessageSent,
-    StepAttemptFailed,
     AwakeableMade,
     CallCompleted,
     TimerFired,

@@ -74,14 +74,9 @@ class Play:
 
     async def do(self, where: str, command: Any) -> None:
         """Do one thing and note what came of it."""
-        match command:
-            case [kind, [*branches]]:
-                got: Any = await self.fork(where, kind, branches)
-            case [kind, word]:
-                got = await self.call_of(where, kind, word)
-            case _:
-                raise AssertionError(command)
-        self.saw.append((where, command[0], got))
+        kind, rest = command
+        got = await (self.call_of(where, kind, rest) if isinstance(rest, str) else self.fork(where, kind, rest))
+        self.saw.append((where, kind, got))
 
     async def call_of(self, where: str, kind: str, word: str) -> Any:
         """Do what needs no branches."""
