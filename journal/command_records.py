@@ -191,6 +191,7 @@ class WaitCompleted:
         by: Who sent it, as far as they said.
         reads: State read since the record before, where the handler took it up itself.
         notes: Packed answers of the clock, likewise.
+        of_object: Whether it was a signal to the object.
     """
 
     index: Place
@@ -199,6 +200,7 @@ class WaitCompleted:
     by: str = ""
     reads: Reads = field(default_factory=dict[str, bytes | None])
     notes: tuple[bytes, ...] = ()
+    of_object: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,10 @@ class WaitExpired:
 
 @dataclass(frozen=True, slots=True)
 class WaitWithdrawn:
-    """What was waited for is waited for no longer, since something else came first; it leaves nothing behind."""
+    """What was waited for is waited for no longer, since something else came first; it leaves nothing behind.
+
+    Where it had come already, and no handler had seen it, it is given back: the next wait of its name gets it.
+    """
 
     index: Place
     reads: Reads = field(default_factory=dict[str, bytes | None])

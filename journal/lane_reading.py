@@ -17,7 +17,8 @@ from .mail import MAILED, Mail
 from .messages import Attached
 from .place import Place
 from .record_bytes import decode
-from .records import Paused, Record
+from .records import Paused, Record, Restarted
+from .restarting import dropped, what_counts
 from .snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words, older_words
 from .store import Store, store_error
 
@@ -181,6 +182,8 @@ def _invocation(raw_id: bytes, entries: list[Entry]) -> OpenInvocation:
         if type(newest) in MAILED:
             mail = mail or Mail()
             mail.note(newest, last_ms)
+        elif isinstance(newest, Restarted) and mail is not None:
+            mail.drop(dropped(what_counts(records[:-1]), newest.kept))
     return OpenInvocation(raw_id, records, begun_ms=begun_ms, written_ms=written_ms, last_ms=last_ms, mail=mail)
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from .command_records import AwakeableMade, WaitCompleted, WaitExpired, WaitStarted, WaitWithdrawn
 from .place import Place
-from .records import Record, Restarted, SignalReceived
+from .records import Record, SignalReceived
 
 #: The records that have to do with signals and awakeables, by their types.
-MAILED: Final = frozenset[type](
-    {AwakeableMade, WaitStarted, WaitCompleted, WaitExpired, WaitWithdrawn, SignalReceived, Restarted}
-)
+MAILED: Final = frozenset[type]({AwakeableMade, WaitStarted, WaitCompleted, WaitExpired, WaitWithdrawn, SignalReceived})
 
 
 @dataclass(slots=True)
@@ -30,18 +29,32 @@ class AwakeableStanding:
     expired_ms: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A signal that ended a wait.
+
+    Args:
+        signal: The signal.
+        of_object: Whether it was sent to the object.
+    """
+
+    signal: SignalReceived
+    of_object: bool
+
+
 class Mail:
     """The signals and awakeables of one invocation."""
 
-    __slots__ = ("_waits", "awakeables", "early", "messages")
+    __slots__ = ("_came", "_taken", "_waits", "awakeables", "early")
 
     def __init__(self) -> None:
-        #: Ids of all messages that were taken in, so that a second copy is known.
-        self.messages: set[bytes] = set()
         #: Signals that no wait has taken, in the order in which they came.
         self.early: list[SignalReceived] = []
         self.awakeables: dict[Place, AwakeableStanding] = {}
         self._waits: dict[Place, tuple[WaitStarted, int]] = {}
+        self._taken: dict[Place, Taken] = {}
+        #: The messages that were taken in, each with its place in the order in which they came.
+        self._came: dict[bytes, int] = {}
 
     def note(self, record: Record, at_ms: int) -> None:
         """Take one more record into account; those that have nothing to do with signals make no difference."""
@@ -53,21 +66,27 @@ class Mail:
             case WaitCompleted():
                 self._complete(record, at_ms)
             case WaitExpired():
-                awakeable = self._ended(record.index)
-                if awakeable is not None:
-                    awakeable.expired_ms = at_ms
+                wait, _ = self._waits.pop(record.index, (None, 0))
+                if wait is not None and wait.awakeable in self.awakeables:
+                    self.awakeables[wait.awakeable].expired_ms = at_ms
             case WaitWithdrawn():
-                self._waits.pop(record.index, None)
+                self._withdraw(record.index)
             case SignalReceived():
                 self._receive(record, at_ms)
-            case Restarted():
-                self._restart(record)
             case _:
                 pass
+
+    def has(self, message: bytes) -> bool:
+        """Return whether a message was taken in."""
+        return message in self._came
 
     def first(self, name: str) -> SignalReceived | None:
         """Return the first signal of a name that no wait has taken."""
         return next((each for each in self.early if each.name == name), None)
+
+    def taken(self, place: Place) -> Taken | None:
+        """Return the signal that ended the wait of a place, unless it was given back."""
+        return self._taken.get(place)
 
     def completion(self, place: Place) -> SignalReceived | WaitCompleted | None:
         """Return what completed an awakeable, None while nothing has."""
@@ -79,33 +98,53 @@ class Mail:
         wait = self._waits.get(index)
         return 0 if wait is None else wait[1]
 
-    def _ended(self, index: Place) -> AwakeableStanding | None:
-        """Take note that a wait has ended; returns the awakeable that it was for, if it was for one."""
-        wait = self._waits.pop(index, None)
-        if wait is None or wait[0].awakeable is None:
-            return None
-        return self.awakeables.get(wait[0].awakeable)
+    def drop(self, records: Iterable[Record]) -> None:
+        """Forget commands that don't count any more; what had come for them from outside waits again."""
+        for record in records:
+            match record:
+                case AwakeableMade():
+                    self.awakeables.pop(record.index, None)
+                case WaitStarted():
+                    self._waits.pop(record.index, None)
+                    if record.awakeable in self.awakeables:
+                        self.awakeables[record.awakeable].expired_ms = None
+                case WaitCompleted() if record.index in self._taken:
+                    self._put_back(self._taken.pop(record.index).signal)
+                case _:
+                    pass
+
+    def _note_message(self, message: bytes) -> None:
+        self._came.setdefault(message, len(self._came))
 
     def _complete(self, record: WaitCompleted, at_ms: int) -> None:
-        self.messages.add(record.message)
-        awakeable = self._ended(record.index)
-        if awakeable is None:
+        self._note_message(record.message)
+        wait, _ = self._waits.pop(record.index, (None, 0))
+        if wait is None:
+            return
+        if wait.awakeable is None:
             self.early = [each for each in self.early if each.message != record.message]
-        elif awakeable.completed is None:
+            signal = SignalReceived(wait.name, None, record.message, record.value, record.by)
+            self._taken[record.index] = Taken(signal, record.of_object)
+            return
+        awakeable = self.awakeables.setdefault(wait.awakeable, AwakeableStanding())
+        if awakeable.completed is None:
             awakeable.completed, awakeable.completed_ms = record, at_ms
 
+    def _withdraw(self, index: Place) -> None:
+        self._waits.pop(index, None)
+        taken = self._taken.pop(index, None)
+        if taken is not None and not taken.of_object:
+            self._put_back(taken.signal)
+
+    def _put_back(self, signal: SignalReceived) -> None:
+        self.early.append(signal)
+        self.early.sort(key=lambda each: self._came[each.message])
+
     def _receive(self, record: SignalReceived, at_ms: int) -> None:
-        self.messages.add(record.message)
+        self._note_message(record.message)
         if record.awakeable is None:
-            self.early.append(record)
+            self._put_back(record)
             return
         awakeable = self.awakeables.setdefault(record.awakeable, AwakeableStanding())
         if awakeable.completed is None:
             awakeable.completed, awakeable.completed_ms = record, at_ms
-
-    def _restart(self, record: Restarted) -> None:
-        """Forget the waits, and the awakeables that the kept part has not made: their handler begins anew there."""
-        self._waits.clear()
-        self.awakeables = {
-            place: each for place, each in self.awakeables.items() if isinstance(place, tuple) or place < record.kept
-        }

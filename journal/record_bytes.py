@@ -198,7 +198,8 @@ def _wait_started(r: WaitStarted) -> bytes:
 
 
 def _wait_completed(r: WaitCompleted) -> bytes:
-    return pack((_WAIT_COMPLETED, r.index, r.message, r.value, r.by, dict(r.reads), r.notes))
+    fields = (_WAIT_COMPLETED, r.index, r.message, r.value, r.by, dict(r.reads), r.notes)
+    return pack((*fields, True) if r.of_object else fields)
 
 
 def _wait_expired(r: WaitExpired) -> bytes:
@@ -311,7 +312,7 @@ _LAYOUTS: Final[Mapping[int, Layout[Record]]] = {
     _TIMER_FIRED: Layout(TimerFired, (a_place,)),
     _AWAKEABLE_MADE: Layout(AwakeableMade, (a_place, *_context)),
     _WAIT_STARTED: Layout(WaitStarted, (a_place, a_text, _maybe_place, optional(a_number), *_context), (a_flag,)),
-    _WAIT_COMPLETED: Layout(WaitCompleted, (a_place, some_bytes, some_bytes, a_text, *_context)),
+    _WAIT_COMPLETED: Layout(WaitCompleted, (a_place, some_bytes, some_bytes, a_text, *_context), (a_flag,)),
     _WAIT_EXPIRED: Layout(WaitExpired, (a_place,)),
     _SIGNAL_RECEIVED: Layout(SignalReceived, (a_text, _maybe_place, some_bytes, some_bytes, a_text)),
     _WAIT_WITHDRAWN: Layout(WaitWithdrawn, (a_place, *_context)),

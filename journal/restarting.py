@@ -57,6 +57,12 @@ def kept(records: Sequence[Record], count: int) -> list[Record]:
     ]
 
 
+def dropped(records: Sequence[Record], count: int) -> list[Record]:
+    """Return what does not stay."""
+    staying = set(map(id, kept(records, count)))
+    return [record for record in records if id(record) not in staying]
+
+
 def _end_of(records: Sequence[Record], count: int) -> int:
     """Return the position behind the last record of the commands that stay."""
     for position in range(len(records) - 1, -1, -1):

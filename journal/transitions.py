@@ -384,9 +384,14 @@ def _end_wait(standing: Standing, record: _Ended) -> Standing:
 
 
 def _withdraw(standing: Standing, record: WaitWithdrawn) -> Standing:
-    if standing.wait_at(record.index) is None:
+    place = record.index
+    if standing.wait_at(place) is not None:
+        return _without_wait(standing, place, standing.extras)
+    settled = standing.steps if isinstance(place, int) else standing.extras.branches.get(path_of(place), 0)
+    if index_in_branch(place) >= settled:
         raise _illegal(standing, record, "nothing of this index is waited for")
-    return _without_wait(standing, record.index, standing.extras)
+    # What had come is given back.
+    return standing._replace(records=standing.records + 1)
 
 
 def _without_wait(standing: Standing, place: Place, extras: Extras) -> Standing:

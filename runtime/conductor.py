@@ -658,6 +658,9 @@ class Conductor:
     # Giving up waits.
 
     def _give_up(self, branch: Branch, place: Place) -> None:
+        if self._over is not None:
+            # The run ends, and its branches with it: each goes on from its journal, and gives nothing up.
+            return
         self._abandoned.add(place)
         is_recorded = isinstance(self.replay.at(place), WaitWithdrawn)
         if is_recorded and branch.cancel_is_certain:

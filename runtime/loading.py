@@ -473,8 +473,9 @@ def is_scheduled(found: OpenInvocation) -> bool:
 
 def _with_early(partition: Partition, found: OpenInvocation) -> OpenInvocation:
     """Return what was read of a scheduled invocation with the signals that were queued for it since."""
-    known = set[bytes]() if found.mail is None else found.mail.messages
-    early = [each for each in partition.early_signals.pop(found.raw_id, ()) if each.message not in known]
+    early = partition.early_signals.pop(found.raw_id, ())
+    if found.mail is not None:
+        early = [each for each in early if not found.mail.has(each.message)]
     if not early:
         return found
     mail = found.mail or Mail()

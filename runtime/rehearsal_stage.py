@@ -21,6 +21,7 @@ from .context import ExclusiveContext
 from .lane import Lane, apply
 from .log import InvocationLog
 from .partition import Partition, Phase
+from .signal_box import SignalBox
 from .signals import Signals
 from .steps import Steps
 from .waits import EndOfWait, Waits
@@ -193,6 +194,7 @@ class Stage:
         lane.queued, lane.durable = dict(journal.state), dict(journal.state)
         lane.state_version = journal.state_version
         lane.is_outdated = bool(journal.state) and journal.state_version != virtual_object.state_version
+        lane.box = SignalBox(space, journal.key, 0, {}, 0)
         lane.loaded = True
         return lane
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..journal.records import PatchMarked, Record, Restarted, Resumed
 from ..journal.requests import RestartOrder, ResumeOrder
-from ..journal.restarting import kept
+from ..journal.restarting import dropped, kept
 from .context import commands_of
 from .versions import why_no_version
 
@@ -51,6 +51,8 @@ def go_on(invocation: Invocation, order: Order) -> Resumed | Restarted:
     if order.version is not None:
         find = invocation.lane.partition.virtual_object.find
         invocation.handler, invocation.needs = find(invocation.handler.name, order.version), None
+    if invocation.mail is not None:
+        invocation.mail.drop(dropped(invocation.records, order.kept))
     invocation.records = kept(invocation.records, order.kept)
     invocation.restarts += 1
     invocation.dues = None

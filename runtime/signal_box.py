@@ -59,6 +59,14 @@ class SignalBox:
             self._space, self._key_text, number, signal.encode(), self._retention_ms + BROOM_MS
         )
 
+    def put_back(self, signal: EarlySignal) -> list[Operation]:
+        """Keep one in front of the others: it came before them."""
+        number = min(self._kept, default=self._next) - 1
+        self._kept = {number: signal, **self._kept}
+        return operations.keep_signal(
+            self._space, self._key_text, number, signal.encode(), self._retention_ms + BROOM_MS
+        )
+
     def first(self, name: str) -> tuple[int, EarlySignal] | None:
         """Return the first one of a name, with its number."""
         return next(((number, each) for number, each in self._kept.items() if each.name == name), None)

@@ -11,7 +11,7 @@ from ..journal import operations
 from ..journal.batch import Commit, Operation
 from ..journal.blobs import is_reference
 from ..journal.codec import pack
-from ..journal.command_records import WaitCompleted, WaitStarted
+from ..journal.command_records import WaitCompleted, WaitStarted, WaitWithdrawn
 from ..journal.errors import CallError, Fenced, KeylaneError, Overloaded
 from ..journal.outcomes import Succeeded, decode_outcome, encode_outcome
 from ..journal.records import SignalReceived
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..journal.mail import Mail
+    from ..journal.place import Place
+    from ..journal.records import Record
     from ..journal.requests import Request
     from ..journal.transitions import Standing
     from ..objects.virtual_object import VirtualObject
@@ -113,7 +115,7 @@ def late_verdict(mail: Mail | None, order: SignalOrder, message: bytes, ended_ms
         message: The id of the message.
         ended_ms: When it ended.
     """
-    if mail is not None and message in mail.messages:
+    if mail is not None and mail.has(message):
         return Accepted(replayed=True, at=moment(ended_ms))
     if order.awakeable is None:
         return Expired(moment(ended_ms))
@@ -149,9 +151,9 @@ class SignalDelivery:
         standing = invocation.standing
         if standing is None:
             raise CallError("its records can't be read by this code", invocation_id=_name(invocation))
-        wait = _wait_for(standing, order)
+        wait = _wait_for(standing, order.name, order.awakeable)
         if wait is not None:
-            self._complete(invocation, wait, delivery)
+            self._complete(invocation, wait, delivery, of_object=False)
         else:
             self._receive(invocation, delivery)
 
@@ -162,7 +164,7 @@ class SignalDelivery:
         handler = cast("object", invocation.handler)
         if order.awakeable is None and not delivery.is_inside and handler is not None and invocation.handler.is_private:
             return NotPermitted(f"{invocation.handler} is private: only other handlers may signal its invocations")
-        if mail is not None and delivery.message in mail.messages:
+        if mail is not None and mail.has(delivery.message):
             return Accepted(replayed=True, at=moment(partition.now_ms()))
         if invocation.ended:
             return late_verdict(mail, order, delivery.message, partition.now_ms())
@@ -173,11 +175,11 @@ class SignalDelivery:
             return None
         return late_verdict(mail, order, delivery.message, partition.now_ms())
 
-    def _complete(self, invocation: Invocation, wait: WaitStarted, delivery: Delivery) -> None:
+    def _complete(self, invocation: Invocation, wait: WaitStarted, delivery: Delivery, *, of_object: bool) -> None:
         """Give a message to the wait that it is for."""
         stored = stored_value(invocation.lane, delivery.order.value)
         note_value(invocation, stored)
-        fact = WaitCompleted(wait.index, delivery.message, stored, delivery.order.by)
+        fact = WaitCompleted(wait.index, delivery.message, stored, delivery.order.by, of_object=of_object)
         done, again = partial(delivery.done, delivery), partial(delivery.again, delivery)
         self._waits.complete(invocation, fact, _accepted(delivery), done, again)
 
@@ -216,15 +218,55 @@ class SignalDelivery:
             known = Accepted(replayed=True, at=moment(partition.now_ms()))
             lane.commit(said(delivery, known), None, delivery.settled)
             return
-        longest = _longest_waiting(lane, order)
+        longest = _longest_waiting(lane, order.name)
         if longest is not None:
-            self._complete(*longest, delivery)
+            self._complete(*longest, delivery, of_object=True)
             return
         if len(box) >= SIGNALS_MAX:
             raise Overloaded(FULL_RETRY_SECONDS, f"{len(box):,} signals wait for this object")
         stored = stored_value(lane, order.value)
         early = EarlySignal(delivery.message, order.name, stored, order.by, partition.now_ms())
         lane.commit([*box.keep(early), *_accepted(delivery)], None, delivery.settled)
+
+    def give_back(self, lane: Lane, invocation: Invocation, place: Place) -> None:
+        """Give back what a wait got that nobody waits for any more: the next wait of its name gets it.
+
+        Which wait was given up is told again by each replay, also by one after a crash before this was durable.
+        """
+        mail, box = invocation.mail, lane.box
+        taken = None if mail is None else mail.taken(place)
+        if mail is None or taken is None:
+            return
+        facts: list[Record] = [WaitWithdrawn(place)]
+        writes: list[Operation] = []
+        signal = taken.signal
+        if taken.of_object and box is not None:
+            early = EarlySignal(signal.message, signal.name, signal.value, signal.by, lane.partition.now_ms())
+            writes = box.put_back(early)
+        elif taken.of_object:
+            facts.append(signal)
+        for fact in facts:
+            record(invocation, fact)
+            writes.append(operations.record(lane.partition.space, invocation.raw_id, fact))
+        lane.commit(writes, None, partial(_given_back, invocation, facts[0]))
+        self._hand_on(lane, invocation, signal.name)
+
+    def _hand_on(self, lane: Lane, invocation: Invocation, name: str) -> None:
+        """Give a signal that was given back to whoever waits for it already."""
+        own = None if invocation.standing is None else _wait_for(invocation.standing, name)
+        signal = None if invocation.mail is None else invocation.mail.first(name)
+        if own is not None and signal is not None:
+            fact = WaitCompleted(own.index, signal.message, signal.value, signal.by)
+            self._waits.complete(invocation, fact, [], _nothing, _nothing)
+            return
+        longest, kept_one = _longest_waiting(lane, name), None if lane.box is None else lane.box.first(name)
+        if longest is None or kept_one is None or lane.box is None:
+            return
+        number, early = kept_one
+        waiting, wait = longest
+        note_value(waiting, early.value)
+        fact = WaitCompleted(wait.index, early.message, early.value, early.by, of_object=True)
+        self._waits.complete(waiting, fact, [lane.box.take(number)], _nothing, _nothing)
 
     @staticmethod
     def to_scheduled(
@@ -239,7 +281,7 @@ class SignalDelivery:
             Overloaded: There are as many as may be.
         """
         order = delivery.order
-        if mail is not None and delivery.message in mail.messages:
+        if mail is not None and mail.has(delivery.message):
             tell(delivery, Accepted(replayed=True, at=moment(partition.now_ms())))
             return None
         if order.awakeable is not None:
@@ -266,7 +308,7 @@ def _name(invocation: Invocation) -> str:
 
 
 def _has(invocation: Invocation, message: bytes) -> bool:
-    return invocation.mail is not None and message in invocation.mail.messages
+    return invocation.mail is not None and invocation.mail.has(message)
 
 
 def _is_private(virtual_object: VirtualObject) -> bool:
@@ -275,22 +317,22 @@ def _is_private(virtual_object: VirtualObject) -> bool:
     return bool(exclusive) and all(each.is_private for each in exclusive)
 
 
-def _wait_for(standing: Standing, order: SignalOrder) -> WaitStarted | None:
+def _wait_for(standing: Standing, name: str, awakeable: Place | None = None) -> WaitStarted | None:
     """Return the first open wait that a message ends."""
     for wait in standing.waits:
-        if isinstance(wait, WaitStarted) and (wait.name, wait.awakeable) == (order.name, order.awakeable):
+        if isinstance(wait, WaitStarted) and (wait.name, wait.awakeable) == (name, awakeable):
             return wait
     return None
 
 
-def _longest_waiting(lane: Lane, order: SignalOrder) -> tuple[Invocation, WaitStarted] | None:
+def _longest_waiting(lane: Lane, name: str) -> tuple[Invocation, WaitStarted] | None:
     """Return the invocation of an object that has waited longest for a signal, with its wait."""
     found: tuple[int, Invocation, WaitStarted] | None = None
     for invocation in lane.queue:
         mail, standing = invocation.mail, invocation.standing
         if mail is None or standing is None or invocation.ended:
             continue
-        wait = _wait_for(standing, order)
+        wait = _wait_for(standing, name)
         since_ms = 0 if wait is None else mail.waiting_since_ms(wait.index)
         if wait is not None and (found is None or since_ms < found[0]):
             found = since_ms, invocation, wait
@@ -305,6 +347,16 @@ def _check_room(mail: Mail | None) -> None:
     """
     if mail is not None and len(mail.early) >= SIGNALS_MAX:
         raise Overloaded(FULL_RETRY_SECONDS, f"{len(mail.early):,} signals wait for this invocation")
+
+
+def _given_back(invocation: Invocation, fact: Record, now_ms: int, error: BaseException | None) -> None:
+    del now_ms
+    if error is None:
+        invocation.records.append(fact)
+
+
+def _nothing() -> None:
+    pass
 
 
 def stored_value(lane: Lane, value: bytes) -> bytes:

@@ -37,6 +37,7 @@ class Sending(NamedTuple):
         key: The object; empty where the invocation tells.
         target: What the sender called it, by which message ids are kept apart.
         order: What its owner is asked to do.
+        declared: The object type, where the sender has its declaration.
     """
 
     kind: RequestKind
@@ -45,6 +46,7 @@ class Sending(NamedTuple):
     key: str
     target: str
     order: SignalOrder
+    declared: VirtualObject | None = None
 
 
 def completion(awakeable_id: str, value: bytes, by: str) -> Sending:
@@ -77,10 +79,11 @@ def signal(target: SignalTarget, name: str, value: bytes, by: str) -> Sending:
         order = SignalOrder(invocation.raw, name, None, value, by, nonce)
         return Sending(RequestKind.SIGNAL, invocation.type_name, invocation.partition, "", str(invocation), order)
     object_type, key = target
+    declared = object_type if isinstance(object_type, VirtualObject) else None
     type_name = object_type.name if isinstance(object_type, VirtualObject) else object_type
     key_text = str(Key.parse(key))
     order = SignalOrder(None, name, None, value, by, nonce)
-    return Sending(RequestKind.OBJECT_SIGNAL, type_name, None, key_text, f"{type_name} {key_text}", order)
+    return Sending(RequestKind.OBJECT_SIGNAL, type_name, None, key_text, f"{type_name} {key_text}", order, declared)
 
 
 def check_signal_name(name: object) -> None:

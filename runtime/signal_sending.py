@@ -15,11 +15,13 @@ from ..objects.verdicts import UnknownTarget, WaitVerdict
 from .handle import Timeout, seconds_of, value_of
 from .remote import Patience
 from .signal_orders import SOME_KEY, Sending, completion, packed_rejection, packed_value, signal, verdict_for
+from .sizing import partitions_for
 
 if TYPE_CHECKING:
     from ..journal.key import Key
     from ..journal.keyspace import PartitionSpace
     from ..journal.store import Store
+    from ..objects.settings import Settings
     from ..objects.virtual_object import VirtualObject
     from .places import Places
     from .remote import Remote
@@ -34,6 +36,7 @@ class SignalSender:
     nothing in: give one where you may have to ask again. Ids are remembered for the retention of results.
     """
 
+    settings: Settings
     store: Store
     remote: Remote
     _id: bytes
@@ -168,7 +171,7 @@ class SignalSender:
             timeout: How long to wait for the verdict.
 
         Raises:
-            UnknownObject: The namespace has no such type.
+            UnknownObject: The namespace has no type of this name; a declared one need not be there yet.
             InvalidKey: The text is no key.
             Overloaded: 1,000 signals wait for this object.
             InvalidInput: The value can't be written down.
@@ -198,11 +201,13 @@ class SignalSender:
     async def _space_of(self, sending: Sending, patience: Patience) -> PartitionSpace | None:
         """Return the partition of a target; None where an id names one that the namespace does not have."""
         places, type_name = self._places, sending.type_name
-        key = sending.key or SOME_KEY
+        key, count = sending.key or SOME_KEY, None
+        if sending.declared is not None:
+            count = sending.declared.partitions or partitions_for(self.settings, self.store)
         try:
-            space = places.known(type_name, key) or await self.remote.persist(
-                partial(places.learned, type_name, key), patience
-            )
+            space = places.known(type_name, key)
+            if space is None:
+                space = await self.remote.persist(partial(places.learned, type_name, key, count), patience)
         except UnknownObject:
             if sending.partition is None:
                 raise

@@ -189,7 +189,8 @@ class Signals(Messages):
             return None
         number, signal = kept
         note_value(invocation, signal.value)
-        return WaitCompleted(wait.index, signal.message, signal.value, signal.by), [box.take(number)]
+        end = WaitCompleted(wait.index, signal.message, signal.value, signal.by, of_object=True)
+        return end, [box.take(number)]
 
     @staticmethod
     async def _value(

@@ -107,7 +107,9 @@ class Worker:
         self._intake.waits = self._waits
         self._validating = self._intake.validating = Validating(self._reads, settings.payload_limit_bytes)
         self._boxes = SignalBoxes(store, self._errands)
-        self._intake.signals = SignalIntake(store, self._errands, self._boxes, SignalDelivery(self._waits))
+        delivery = SignalDelivery(self._waits)
+        self._waits.on_abandoned.append(delivery.give_back)
+        self._intake.signals = SignalIntake(store, self._errands, self._boxes, delivery)
         self._intake.cancelling = Cancelling(store, self._errands, self._loading)
         self._execution = Execution(settings, self._timers, self._limiter)
         self._inboxes = InboxReader(store, self._intake, self._errands, self._partitions)

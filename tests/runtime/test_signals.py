@@ -67,6 +67,10 @@ class Decision(BaseModel):
 order = VirtualObject("Order", owner="tests", partitions=2, state={"log": list[str]}, retry=QUICK)
 desk = VirtualObject("Desk", owner="tests", partitions=2, retry=QUICK)
 vault = VirtualObject("Vault", owner="tests", partitions=1)
+skipping = VirtualObject(
+    "Skipping", owner="tests", partitions=1, on_paused="skip",
+    retry=RetryPolicy(first=timedelta(milliseconds=1), attempts=1),
+)  # fmt: skip
 
 
 def give(name: str, awakeable_id: str) -> None:
@@ -114,6 +118,14 @@ async def decide_twice(ctx: ObjectContext, name: str) -> list[str]:
 async def gather(ctx: ObjectContext, count: int) -> list[Any]:
     trail.append("run")
     return [await ctx.signal("go", Any) for _ in range(count)]
+
+
+@order.handler(retry=RetryPolicy(first=timedelta(milliseconds=1), attempts=1))
+async def gather_or_fail(ctx: ObjectContext) -> list[int]:
+    taken = [await ctx.signal("go", int) for _ in range(3)]
+    if "mended" not in given:
+        raise ValueError("not yet")
+    return taken
 
 
 @order.handler
@@ -194,7 +206,16 @@ async def locked(ctx: ObjectContext) -> str:
     return await ctx.signal("go", str)
 
 
-app = App([order, desk, vault])
+@skipping.handler
+async def hear_once(ctx: ObjectContext) -> str:
+    if "mended" not in given:
+        with anyio.move_on_after(0.05):
+            await ctx.signal("go", str)
+        raise ValueError("not in time")
+    return await ctx.signal("go", str)
+
+
+app = App([order, desk, vault, skipping])
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 YES = Decision(answer=Answer.YES, amount=Decimal("40.00"), at=NOON)
 
@@ -692,6 +713,45 @@ async def test_waits_outlive_their_handlers_and_owners(store_url: str, namespace
         verdict = await runtime.client.resolve_awakeable(awakeable_id, YES, message_id="m")
         assert isinstance(verdict, Accepted)
         assert verdict.replayed
+
+
+@pytest.mark.parametrize("to", ["invocation", "object"])
+async def test_what_is_paused_beside_its_lane_gets_its_signal_when_it_goes_on(runtime: Runtime, to: str) -> None:
+    """One to the invocation at once, one to the object unless somebody in the lane takes it meanwhile."""
+    client = runtime.client
+    handle = await client.send(hear_once, "acme/1")
+
+    async def is_paused() -> bool:
+        return (await handle.describe()).status == "paused"
+
+    await eventually(is_paused)
+    if to == "object":
+        assert isinstance(await client.signal_object(skipping, "acme/1", "go", "it"), Accepted)
+        assert [signal.name for signal in (await client.inspect("Skipping", "acme/1")).signals] == ["go"]
+    else:
+        assert isinstance(await handle.signal("go", "it"), Accepted)
+    given["mended"] = "yes"
+    await client.resume(handle.id, reason="a test", by="a test")
+
+    assert await handle.result(timeout=10) == "it"
+    assert (await client.inspect("Skipping", "acme/1")).signals == ()
+
+
+async def test_what_is_begun_again_gets_what_had_come_for_it_once_more(runtime: Runtime) -> None:
+    """Signals that the part that does not stay had taken wait again, in their order."""
+    client = runtime.client
+    handle = await client.send(gather_or_fail, "acme/1")
+    for number in range(3):
+        await handle.signal("go", number)
+
+    async def is_paused() -> bool:
+        return (await handle.describe()).status == "paused"
+
+    await eventually(is_paused)
+    given["mended"] = "yes"
+    await client.restart(handle.id, keep=1, reason="a test", by="a test")
+
+    assert await handle.result(timeout=10) == [0, 1, 2]
 
 
 async def test_a_blocking_client_is_told_the_same(runtime: Runtime, namespace: str) -> None:

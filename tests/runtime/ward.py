@@ -106,6 +106,18 @@ async def ask_once(ctx: ObjectContext, gate: str) -> str:
     return await ctx.call(hold, CALLED, gate)
 
 
+@job.handler
+async def listen(ctx: ObjectContext, seconds: float | None) -> str:
+    """Wait for a signal, perhaps for a while only."""
+    return await ctx.signal("go", str, timeout=seconds)
+
+
+@job.handler
+async def expect(ctx: ObjectContext) -> str:
+    """Wait for the completion of an awakeable, which stands at place 0."""
+    return await (await ctx.awakeable(str))
+
+
 app = App([job])
 
 
