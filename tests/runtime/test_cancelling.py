@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -84,6 +86,48 @@ async def hold(name: str) -> str:
     gate(f"{name} begun").set()
     await gate(name).wait()
     return name
+
+
+@job.handler
+async def then(ctx: ObjectContext, what: str) -> None:
+    await ctx.run("held", hold, what)
+    match what:
+        case "call":
+            await ctx.call(child_nap, "acme/c", 0)
+        case "send":
+            await ctx.send(child_nap, "acme/c", 0)
+        case "signal":
+            await ctx.signal("go", str)
+        case _:
+            await ctx.sleep(0)
+    trail.append("went on")
+
+
+@job.handler
+async def fails_in_the_end(ctx: ObjectContext, name: str) -> None:
+    await ctx.run("held", hold_and_fail, name, retry=PATIENT)
+
+
+async def hold_and_fail(name: str) -> None:
+    await hold(name)
+    trail.append("attempt")
+    raise ValueError("no")
+
+
+@job.handler
+async def fails_itself(ctx: ObjectContext, name: str) -> None:
+    await ctx.run("held", hold, name)
+    trail.append("attempt")
+    raise ValueError("no")
+
+
+@job.handler
+async def stubborn(ctx: ObjectContext) -> None:
+    await ctx.run("first", str, "x")
+    gate("x begun").set()
+    with contextlib.suppress(asyncio.CancelledError):
+        await gate("x").wait()
+    await ctx.run("second", trail.append, "second")
 
 
 @job.handler
@@ -216,6 +260,62 @@ async def test_a_step_that_runs_is_let_finish(runtime: Runtime) -> None:
     assert trail == ["held"]
 
 
+@pytest.mark.parametrize("what", ["call", "send", "sleep", "signal"])
+async def test_a_handler_is_told_in_place_of_whatever_it_asks_for_next(runtime: Runtime, what: str) -> None:
+    """A call, a message, a sleep, a wait: nothing of it leaves."""
+    handle = await runtime.client.send(then, "acme/a", what)
+    await gate(f"{what} begun").wait()
+    reports: list[Any] = []
+
+    async def cancel() -> None:
+        reports.append(await handle.cancel(timeout=10))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cancel)
+
+        async def is_pending() -> bool:
+            return (await handle.describe()).cancel is not None
+
+        await until(is_pending)
+        gate(what).set()
+    assert (reports[0].outcome, reports[0].committed) == ("cancelled", ("held",))
+    assert trail == []
+    told = await handle.describe()
+    assert [step.name for step in told.steps] == ["held", "cancellation"]
+
+
+@pytest.mark.parametrize("handler", [fails_in_the_end, fails_itself], ids=["step", "handler"])
+async def test_what_fails_while_it_is_to_be_cancelled_gets_no_later_attempt(runtime: Runtime, handler: Any) -> None:
+    """The attempt that was under way is the last one, of a step and of a handler (K3)."""
+    handle = await runtime.client.send(handler, "acme/a", "x")
+    await gate("x begun").wait()
+    reports: list[Any] = []
+
+    async def cancel() -> None:
+        reports.append(await handle.cancel(timeout=10))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cancel)
+
+        async def is_pending() -> bool:
+            return (await handle.describe()).cancel is not None
+
+        await until(is_pending)
+        gate("x").set()
+    assert reports[0].outcome == "cancelled"
+    assert trail == ["attempt"]
+
+
+async def test_a_killed_handler_that_goes_on_begins_nothing_more(runtime: Runtime) -> None:
+    """Whatever it swallows: its context does nothing any more."""
+    handle = await runtime.client.send(stubborn, "acme/a")
+    await gate("x begun").wait()
+    report = await runtime.client.kill(handle.id, by="ops", reason="stuck", timeout=10)
+    assert report.outcome == "killed"
+    assert await runtime.client.call(status, "acme/a", timeout=10) == "none"
+    assert trail == []
+
+
 async def test_a_cancel_that_comes_after_the_last_step_says_that_it_came_too_late(runtime: Runtime) -> None:
     """A handler that returns before it is told has completed (K1)."""
     handle = await runtime.client.send(last_step, "acme/a", "x")
@@ -304,19 +404,4 @@ async def test_a_killed_sleeper_frees_its_lane(runtime: Runtime) -> None:
     report = await runtime.client.kill(handle.id, by="ops", reason="stuck", timeout=10)
     assert report.outcome == "killed"
     assert await behind.result(timeout=10) == "none"
-    assert trail == ["run"]
-
-
-@job.handler(retry=QUICK)
-async def spent(ctx: ObjectContext) -> None:
-    try:
-        await ctx.run("fails", fail, retry=QUICK)
-    except Cancelled:
-        await ctx.run("clean up", str, "c")
-        trail.append("told")
-        raise
-
-
-skipping = VirtualObject("Skipping", owner="tests", partitions=2, on_paused="skip", state={"status": str})
-skipping.handler(name="spent", retry=QUICK)(spent.function)
-skipping.handler(name="status")(status.function)
+    assert set(trail) == {"run"}
