@@ -22,6 +22,8 @@ from keylane import (
     Runtime,
     VirtualObject,
 )
+from keylane.journal.key import parse_id
+from keylane.runtime.loading import _NO_EXTRAS
 
 pytestmark = pytest.mark.anyio
 
@@ -221,6 +223,27 @@ async def test_what_is_scheduled_ends_at_once(runtime: Runtime) -> None:
     assert report.outcome == "cancelled"
     told = await handle.describe()
     assert (told.status, told.retry_due_at) == ("cancelled", None)
+    assert trail == []
+
+
+async def test_what_was_found_due_before_its_cancel_does_not_enter_its_lane(runtime: Runtime) -> None:
+    """Who has read it a moment before the cancel puts it nowhere: it has ended."""
+    handle = await runtime.client.send(nap, "acme/a", 1, delay=timedelta(hours=1))
+    await handle.accepted(timeout=10)
+    invocation = parse_id(handle.id)
+    (partition,) = [
+        each
+        for each in runtime.worker.partitions
+        if (each.space.type_name, each.number) == (invocation.type_name, invocation.partition)
+    ]
+    loading = runtime.worker._loading
+    (found,), _, _ = await loading.read(partition, [invocation.raw])
+    await handle.cancel(timeout=10)
+
+    loading._take_found(partition, found, _NO_EXTRAS)
+
+    assert invocation.raw not in partition.open
+    assert await runtime.client.call(status, "acme/a", timeout=10) == "none"
     assert trail == []
 
 
