@@ -15,11 +15,12 @@ from keylane import App, Cancelled, CancelReport, InvocationCancelled, ObjectCon
 from keylane.journal.cancel_order import CancelOrder
 from keylane.journal.key import new_invocation_id, parse_id
 from keylane.journal.requests import Request, RequestKind
+from keylane.runtime.forcing import forced
 
 pytestmark = pytest.mark.anyio
 
-#: Steps last up to so long, and so do most cancels on their way.
-WINDOW_SECONDS = 0.06
+#: Steps last up to so long.
+WINDOW_SECONDS = 0.01
 ledger: list[str] = []
 trail: dict[str, list[str]] = {}
 
@@ -115,7 +116,10 @@ async def test_the_answer_to_a_cancel_around_the_end_is_what_has_happened(
         name = f"r-{number}"
         handle = await runtime.client.send(handler, f"acme/{name}", name)
         await begun.setdefault(name, anyio.Event()).wait()
-        await anyio.sleep(seeds.uniform(0, WINDOW_SECONDS / 4))
+        await anyio.sleep(seeds.uniform(0, WINDOW_SECONDS * 2))
+        if number % 2:
+            # The owner decides now; on a busy machine most of the others come when all is over.
+            cancel_now(runtime, handle.id)
         check(name, handle, await handle.cancel(timeout=20), await ended(handle))
 
     def check(name: str, handle: Any, report: CancelReport, result: str) -> None:
@@ -172,12 +176,14 @@ async def test_a_cancel_at_every_microstep_of_a_step_is_told_once_by_the_next_du
         while not had_begun:
             await asyncio.sleep(0)
         steps = [step.name for step in (await handle.describe()).steps]
+        # Where each record ends the run, the handler is run again up to where it was told, and told it there again.
+        notes = trail[name] if forced() is None else list(dict.fromkeys(trail[name]))
         if result == "cancelled":
-            assert trail[name] == (["second", "told"] if had_begun[0] else ["told"]), ticks
+            assert notes == (["second", "told"] if had_begun[0] else ["told"]), ticks
             assert steps[-2:] == ["clean up", "clean up again"], ticks
         else:
             # It was taken in after the last durable point had been passed.
             assert had_begun == [True], ticks
-            assert trail[name] == ["second"], ticks
+            assert notes == ["second"], ticks
             late += 1
     assert late < len(TICKS) / 2

@@ -185,7 +185,8 @@ async def test_a_sleeper_is_told_and_cleans_up(runtime: Runtime) -> None:
     assert report.outcome == "cancelled"
     assert report.stopped == ("sleep of 3,600 s",)
     assert report.committed == ("before", "clean up")
-    assert trail == ["run", "told ann changed her mind"]
+    # A replay runs the handler again up to where it was told, and tells it there.
+    assert list(dict.fromkeys(trail)) == ["run", "told ann changed her mind"]
     with pytest.raises(InvocationCancelled) as caught:
         await handle.result(timeout=10)
     assert (caught.value.how, caught.value.by, caught.value.reason) == ("cancelled", "ann", "changed her mind")
@@ -200,13 +201,14 @@ async def test_what_has_not_begun_ends_at_once(runtime: Runtime) -> None:
     """Queued behind another one, it never runs."""
     first = await runtime.client.send(nap, "acme/a", 3600)
     await waiting(first)
+    begun = len(trail)
     second = await runtime.client.send(nap, "acme/a", 1)
     await second.accepted(timeout=10)
 
     report = await second.cancel(timeout=10)
 
     assert (report.outcome, report.committed, report.was_over) == ("cancelled", (), True)
-    assert trail == ["run"]
+    assert len(trail) == begun
     with pytest.raises(InvocationCancelled):
         await second.result(timeout=10)
     assert (await second.describe()).status == "cancelled"
@@ -280,7 +282,7 @@ async def test_a_step_that_runs_is_let_finish(runtime: Runtime) -> None:
         gate("x").set()
     assert reports[0].outcome == "cancelled"
     assert reports[0].committed == ("held",)
-    assert trail == ["held"]
+    assert set(trail) == {"held"}
 
 
 @pytest.mark.parametrize("what", ["call", "send", "sleep", "signal"])
@@ -377,7 +379,7 @@ async def test_a_call_is_cancelled_with_its_caller(runtime: Runtime) -> None:
     assert len(report.stopped) == 2
     assert report.stopped[0] == "call of Child.child_nap at acme/c"
     assert (await runtime.client.describe(report.stopped[1])).status == "cancelled"
-    assert trail == ["child", "child through"]
+    assert trail[-1] == "child through"
     assert report.left_running == ()
 
 
@@ -389,7 +391,11 @@ async def test_a_caller_of_what_is_cancelled_gets_an_error(runtime: Runtime) -> 
     async def has_begun() -> bool:
         return "child" in trail
 
+    async def called_one() -> bool:
+        return (await runtime.client.inspect("Child", "acme/c")).lane.holder is not None
+
     await until(has_begun)
+    await until(called_one)
     called = (await runtime.client.inspect("Child", "acme/c")).lane.holder
     assert called is not None
     report = await runtime.client.cancel(called.id, timeout=10)
