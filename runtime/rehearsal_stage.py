@@ -29,6 +29,7 @@ from .waits import EndOfWait, Waits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..journal.command_records import WaitStarted
     from ..journal.exported import Journal
     from ..journal.place import Place
     from ..journal.store import Store
@@ -162,6 +163,17 @@ class StageWaits(Waits):
         raise ctx.end(Suspended())
 
 
+class StageSignals(Signals):
+    """Commands that are found in the journal; a wait that has not ended is its end."""
+
+    async def _go_on_waiting(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, wait: WaitStarted
+    ) -> None:
+        del lane, invocation, wait
+        if ctx.conductor is None:
+            raise ctx.end(Suspended())
+
+
 class Stage:
     """Makes the lanes and contexts of rehearsals of one app.
 
@@ -178,7 +190,7 @@ class Stage:
         self.steps = StageSteps(app.settings, nobody, nobody, self.limiter)
         waits = StageWaits(nobody, app.settings.waiting_residency_seconds, 1)
         limit = app.settings.payload_limit_bytes
-        self.messages = Signals(app, nobody, self.steps, waits, nobody, limit)
+        self.messages = StageSignals(app, nobody, self.steps, waits, nobody, limit)
 
     def lane(self, journal: Journal, virtual_object: VirtualObject) -> StageLane:
         """Return the lane of a journal's object, with the state that it has."""

@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 
 from keylane import Handle, Runtime
+from keylane.journal.codec import unpack
 from keylane.journal.embedded import EmbeddedStore
 from keylane.journal.exported import lines_of
 from keylane.journal.key import parse_id
@@ -130,6 +131,26 @@ async def _compared(runtime: Runtime) -> str:
     return handle.id
 
 
+async def _asked(runtime: Runtime) -> tuple[Handle[Any], str]:
+    """Have an invocation wait for its awakeable, with a signal for it that nobody has asked for yet."""
+    handle = await runtime.client.send(shop.approve, "acme/approved")
+    await _status(handle, "waiting")
+    await handle.signal("note", "early")
+    (awakeable,) = (await runtime.client.inspect("Shop", "acme/approved")).state
+    return handle, unpack(awakeable.packed)
+
+
+async def _waits_for_approval(runtime: Runtime) -> str:
+    return (await _asked(runtime))[0].id
+
+
+async def _approved(runtime: Runtime) -> str:
+    handle, awakeable_id = await _asked(runtime)
+    await runtime.client.resolve_awakeable(awakeable_id, "granted")
+    await handle.result(timeout=20)
+    return handle.id
+
+
 SCENARIOS: dict[str, Scenario] = {
     "ordered": _ordered,
     "ordered_and_done": _ordered_and_done,
@@ -145,6 +166,8 @@ SCENARIOS: dict[str, Scenario] = {
     "released": _released,
     "large": _large,
     "compared": _compared,
+    "waits_for_approval": _waits_for_approval,
+    "approved": _approved,
 }
 
 

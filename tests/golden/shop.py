@@ -8,7 +8,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from keylane import App, BlockingObjectContext, ObjectContext, RetryPolicy, StepFailed, TerminalError, VirtualObject
+from keylane import (
+    App,
+    BlockingObjectContext,
+    ObjectContext,
+    RetryPolicy,
+    StepFailed,
+    TerminalError,
+    VirtualObject,
+    WaitTimeout,
+)
 
 QUICK = RetryPolicy(first=timedelta(milliseconds=1), cap=timedelta(milliseconds=2), attempts=3)
 
@@ -124,10 +133,26 @@ async def compare(ctx: ObjectContext, names: list[str]) -> list[Any]:
         return price
 
     first = await ctx.gather(*(one(name) for name in names), ctx.run("alone", _ask, "alone"))
-    winner, _ = await ctx.select(short=ctx.sleep(0.001), long=ctx.sleep(timedelta(days=30)))
-    what = f"last {winner} {await ctx.state_keys()}"
+    raced = await ctx.select(short=ctx.sleep(0.001), long=ctx.sleep(timedelta(days=30)))
+    what = f"last {raced[0]} {await ctx.state_keys()}"
     await ctx.run("last", _ask, what)
     return list(first)
+
+
+@shop.handler
+async def approve(ctx: ObjectContext) -> list[Any]:
+    """Waits that somebody outside ends: an awakeable, signals early and late, and one that nobody sends."""
+    awakeable = await ctx.awakeable(str)
+    ctx.set("awakeable", awakeable.id)
+    await ctx.run("ask", _ask, "ask")
+    decided = await awakeable.wait()
+    first = await ctx.signal("note", str)
+    try:
+        await ctx.signal("never", str, timeout=0.001)
+    except WaitTimeout:
+        first += ", and no more"
+    await ctx.run("last", _ask, f"last {decided}")
+    return [decided, first]
 
 
 app = App([shop, stock])
