@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from ..journal.codec import REFERENCE_BYTES
+from ..journal.command_records import CompensationStarted
 from ..journal.errors import InvalidInput
 from ..journal.records import Paused, PauseReason, Record, Resumed
 from ..journal.restarting import version_of
@@ -136,7 +137,7 @@ class Rehearsal(Execution):
         invocation.lane = lane
         invocation.accepted = True
         invocation.standing = standing
-        recall(invocation, journal.records)
+        recall(invocation, _of_the_handler(journal.records))
         lane.queue = [invocation]
         lane.running = invocation
         task = None if handler.is_blocking else asyncio.current_task()
@@ -243,6 +244,12 @@ class _Told:
         if error is not None:
             fit, attempted = Fit.RAISES, f"{type(error).__name__}: {error}"
         return Rehearsed(self.journal, fit, self.handler, self.version, in_words(record), attempted, ways=ways)
+
+
+def _of_the_handler(records: tuple[Record, ...]) -> tuple[Record, ...]:
+    """Return the records up to where undoing began: what is undone, the handler has no say in any more."""
+    begun = [number for number, record in enumerate(records) if isinstance(record, CompensationStarted)]
+    return records[: begun[-1]] if begun else records
 
 
 def _going_on(records: tuple[Record, ...]) -> Standing:

@@ -7,11 +7,7 @@ from pathlib import Path
 import pytest
 
 from keylane import App, ObjectContext, VirtualObject
-from keylane.journal.command_records import (
-    CancelDelivered,
-    CompensationSkipped,
-    CompensationStarted,
-)
+from keylane.journal.command_records import CancelDelivered, CompensationSkipped, CompensationStarted
 from keylane.journal.exported import Journal, journals_in
 from keylane.journal.records import (
     Cancelled,

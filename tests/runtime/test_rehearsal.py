@@ -472,3 +472,26 @@ async def test_branches_that_ask_for_something_else_diverge(store_url: str, name
         result = await rehearsed(journal, desk(way), limit_seconds=5)
         assert result.fit is Fit.DIVERGES
         assert Path(__file__).name in result.line
+
+
+async def test_a_handler_that_has_failed_and_is_being_undone_fits(store_url: str, namespace: str) -> None:
+    """The records of undos are no commands of its own, and it raises ahead of them as it did."""
+    made = VirtualObject("Desk", owner="tests", partitions=1, retry=QUICK)
+
+    @made.handler
+    async def work(ctx: ObjectContext) -> None:
+        ctx.compensate("undo", _note, "undo")
+        await ctx.run("first", _note, "first")
+        raise TerminalError("no")
+
+    async with Runtime([made], store=store_url, namespace=namespace) as runtime:
+        handle = await runtime.client.send(work, "acme/d")
+
+        async def is_failed() -> bool:
+            return (await handle.describe()).status == "failed"
+
+        await eventually(is_failed)
+        journal, _ = await read_journal(runtime.client.store, parse_id(handle.id))
+    assert trail == ["first", "undo"]
+    trail.clear()
+    assert (await rehearsed(journal, made)).fit is Fit.FITS
