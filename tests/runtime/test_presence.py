@@ -212,3 +212,14 @@ def test_workers_of_one_user_share_the_default_folder() -> None:
     first.close()
     second.close()
     second.close()
+
+
+def test_a_worker_of_this_process_that_was_killed_for_a_test_is_known_to_be_dead(own: Presence, folder: Path) -> None:
+    """Its file stays as that of a killed process does, and so whoever takes over need not wait for its lease."""
+    victim = Presence("victim", folder=folder)
+    victim.open()
+    assert not own.same_machine_dead(victim.machine, "victim")
+
+    victim.abandon()
+
+    assert own.same_machine_dead(victim.machine, "victim")
