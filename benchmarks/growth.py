@@ -292,15 +292,16 @@ async def memory(scale: int) -> list[Result]:
     objects = 100_000 // scale
     async with open_store() as (url, _), open_runtime(url, "rss", resident_lanes=objects) as runtime:
         await each(_adding(runtime), range(objects))
-        once = _rss_bytes()
+        once = rss_bytes()
         await each(_adding(runtime), range(objects, 2 * objects))
-        twice = _rss_bytes()
+        twice = rss_bytes()
     shown = f"+ {twice / once - 1:.1%}, {once / 1e6:.0f} → {twice / 1e6:.0f} MB"
     what = f"process after {objects:,} → {objects:,} other objects"
     return [Result(what, shown, f"≤ + {RSS_TARGET:.0%}", twice <= once * (1 + RSS_TARGET))]
 
 
-def _rss_bytes() -> int:
+def rss_bytes() -> int:
+    """Return how large this process is in memory."""
     pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
 

@@ -45,13 +45,16 @@ class Child:
     Args:
         store: The store's URL.
         options: Its further arguments.
+        module: What it runs.
         temporary: Its folder for temporary files; one of its own has others take it for a worker of another machine.
     """
 
-    def __init__(self, store: str, *options: str, temporary: Path | None = None) -> None:
+    def __init__(
+        self, store: str, *options: str, module: str = "benchmarks.takeover_worker", temporary: Path | None = None
+    ) -> None:
         self.begun = time.monotonic()
         environment = {**os.environ, **({} if temporary is None else {"TMPDIR": str(temporary)})}
-        command = [sys.executable, "-m", "benchmarks.takeover_worker", store, *options]
+        command = [sys.executable, "-m", module, store, *options]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
@@ -70,8 +73,12 @@ class Child:
 
     def go_on(self) -> None:
         """Have one that stands by begin to host."""
+        self.tell("")
+
+    def tell(self, line: str) -> None:
+        """Write a line that it reads."""
         assert self._process.stdin is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
 
     def kill(self) -> None:

@@ -1,7 +1,8 @@
 """The worker that is killed and the one that takes over: `python -m benchmarks.takeover_worker STORE [--park N]`.
 
 It says on stdout, a line of JSON each, when the library was imported and when it hosts; with `--standby` it imports and
-then waits for a line on stdin. With `--park` it has so many invocations paused, each on a key of its own.
+then waits for a line on stdin. With `--park` it has so many invocations paused, each on a key of its own, and with
+`--sleep` so many asleep.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ async def park(_: ObjectContext) -> None:
 
 
 @job.handler
+async def nap(ctx: ObjectContext) -> None:
+    """Sleep for longer than anything here takes."""
+    await ctx.sleep(86_400)
+
+
+@job.handler
 async def ping(_: ObjectContext) -> str:
     """Answer."""
     return "pong"
@@ -60,14 +67,28 @@ async def park_all(runtime: Runtime, numbers: Iterator[int]) -> None:
             continue
 
 
-async def host(store: str, parked: int) -> None:
+async def have_sleep(runtime: Runtime, numbers: Iterator[int]) -> None:
+    for number in numbers:
+        await runtime.client.send(nap, f"acme/asleep-{number}")
+
+
+async def until_asleep(runtime: Runtime, count: int) -> None:
+    """Wait until so many are asleep."""
+    spaces = [partition.space for partition in runtime.worker.partitions]
+    while sum([await runtime.client.store.call("ZCARD", space.due) for space in spaces]) < count:
+        await anyio.sleep(POLL_SECONDS)
+
+
+async def host(store: str, parked: int, sleeping: int) -> None:
     """Host until killed."""
     async with Runtime(app, store=store, namespace=NAMESPACE) as runtime:
         say(opened=time.monotonic())
-        numbers = iter(range(parked))
+        numbers, sleepers = iter(range(parked)), iter(range(sleeping))
         async with anyio.create_task_group() as callers:
             for _ in range(CALLERS):
                 callers.start_soon(park_all, runtime, numbers)
+                callers.start_soon(have_sleep, runtime, sleepers)
+        await until_asleep(runtime, sleeping)
         say(parked=parked)
         await anyio.sleep_forever()
 
@@ -77,6 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.takeover_worker")
     parser.add_argument("store")
     parser.add_argument("--park", type=int, default=0)
+    parser.add_argument("--sleep", type=int, default=0)
     parser.add_argument("--standby", action="store_true")
     given = parser.parse_args()
     # It warns of each paused invocation, and here they are made by the hundred thousand.
@@ -84,7 +106,7 @@ def main() -> None:
     say(imported=IMPORTED)
     if given.standby:
         sys.stdin.readline()
-    anyio.run(host, given.store, given.park)
+    anyio.run(host, given.store, given.park, given.sleep)
 
 
 if __name__ == "__main__":
