@@ -55,6 +55,11 @@ async def work(ctx: ObjectContext, gate: str) -> Told:
 
 
 @worker.handler
+async def doze(ctx: ObjectContext) -> None:
+    await ctx.sleep(600)
+
+
+@worker.handler
 async def work_at_once(ctx: ObjectContext) -> str:
     return LARGE if ctx.key.key == "large" else ctx.key.key
 
@@ -291,6 +296,18 @@ async def test_what_is_scheduled_or_parked_is_waited_for_too(runtime: Runtime, t
 
     assert await first.result(timeout=10) == {"word": "later"}
     assert await second.result(timeout=10) == "stumbled on"
+    await check_nothing_is_left(runtime)
+
+
+async def test_the_end_of_what_is_cancelled_reaches_those_who_wait(runtime: Runtime) -> None:
+    """Whether it sleeps or has not begun."""
+    asleep = await runtime.client.send(doze, "acme/w")
+    later = await runtime.client.send(work, "acme/later", "", delay=600)
+    for target, key in ((asleep, "a"), (later, "b")):
+        waiting = await runtime.client.send(wait_caught, f"acme/{key}", target.id)
+        await eventually_answers(lambda target=target: is_noted(runtime, target.id), "who waits is noted")
+        await runtime.client.cancel(target.id, by="tests", reason="enough", timeout=10)
+        assert (await waiting.result(timeout=10)).startswith("invocation-cancelled")
     await check_nothing_is_left(runtime)
 
 
