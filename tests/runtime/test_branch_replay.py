@@ -294,7 +294,7 @@ async def test_a_step_may_use_task_groups_of_other_libraries_also_when_it_is_cut
     runtime, _ = forced
 
     async def scopes(word: str) -> str:
-        async def endless() -> Any:
+        async def endless() -> AsyncIterator[str]:
             async with anyio.create_task_group() as group:
                 group.start_soon(anyio.sleep, 0.001)
                 yield word
