@@ -418,7 +418,10 @@ class Conductor:
     async def next_attempt(self, place: Place) -> None:
         """Wait until the next attempt of a step is due."""
         partition = self._lane.partition
-        due_ms = (self._invocation.dues or {}).get(place, 0)
+        due_ms = (self._invocation.dues or {}).get(place)
+        if due_ms is None:
+            # It fell due while its branch was on the way here.
+            return
         self._waits.ask_in(partition, max(due_ms - partition.now_ms(), 0))
         await self.blocked(self.current, Blocked.RETRY, place, works_on=True)
 

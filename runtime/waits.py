@@ -160,6 +160,9 @@ class Waits:
         standing = invocation.standing
         wait = None if standing is None else standing.wait_at(place)
         if wait is None:
+            if forget_due(invocation, place):
+                # The next attempt of a step.
+                lane.commit([entry_of(lane.partition, invocation)])
             for tell in self.on_abandoned:
                 tell(lane, invocation, place)
             return None

@@ -10,14 +10,16 @@ import random
 import secrets
 from collections import defaultdict
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from hypothesis import strategies as st
 
-from keylane import App, BranchGroup, ObjectContext, TerminalError, VirtualObject
+from keylane import App, BranchGroup, ObjectContext, RetryPolicy, TerminalError, VirtualObject
 
 OWNER = "tests"
 NAMES = ("a", "b")
+PATIENT = RetryPolicy(first=timedelta(milliseconds=1), cap=timedelta(milliseconds=5), attempts=100)
 
 #: What each run of an object's handler saw: the newest run comes last.
 seen: defaultdict[str, list[list[Any]]] = defaultdict(list)
@@ -46,6 +48,13 @@ async def refuse(name: str) -> str:
     """Take a while, and fail."""
     await asyncio.sleep(chance.random() / 200)
     raise TerminalError(name)
+
+
+async def falter(name: str) -> str:
+    """Fail now and then with something that is tried again."""
+    if chance.random() < 0.5:
+        raise ValueError(name)
+    return await act(name)
 
 
 class Play:
@@ -108,6 +117,8 @@ class Play:
         match kind:
             case "step":
                 return self.ctx.run(word, act, word)
+            case "falter":
+                return self.ctx.run(word, falter, word, retry=PATIENT)
             case "sleep":
                 return self.ctx.sleep(0.001 * len(word))
             case "call":
@@ -157,12 +168,12 @@ class Play:
         return [group.create_task(each) for each in self.started(where, branches)]
 
 
-DIRECT = ("step", "sleep", "call")
-RECORDED_WITH_A_RESULT = ("step", "refused", "cleaned up")
+DIRECT = ("step", "falter", "sleep", "call")
+RECORDED_WITH_A_RESULT = ("step", "falter", "refused", "cleaned up")
 
 words = st.sampled_from(["x", "yy", "zzz"])
 simple = st.one_of(
-    st.tuples(st.sampled_from(["step", "sleep", "call", "send", "refused"]), words),
+    st.tuples(st.sampled_from(["step", "falter", "sleep", "call", "send", "refused"]), words),
     st.tuples(st.sampled_from(["get", "set", "clear"]), st.sampled_from(NAMES)),
     st.tuples(st.sampled_from(["keys", "time", "uuid", "random"]), words),
 )

@@ -282,3 +282,22 @@ async def test_a_plain_function_is_told_to_become_an_async_one(runtime: Runtime)
     """It does one thing after the other."""
     with pytest.raises(InvocationFailed, match="async def"):
         await call(runtime, blocking)
+
+
+@crowd.handler
+async def stubborn_steps(ctx: ObjectContext) -> int:
+    failed: dict[int, int] = {}
+
+    async def third_time(number: int) -> int:
+        failed[number] = failed.get(number, 0) + 1
+        if failed[number] < 3:
+            raise ValueError(number)
+        return number
+
+    return sum(await ctx.gather(*(ctx.run(f"s{number}", third_time, number) for number in range(20))))
+
+
+async def test_steps_of_branches_are_tried_again_each_when_it_is_due(runtime: Runtime) -> None:
+    """Also where that is before its branch has come to wait for it."""
+    for number in range(5):
+        assert await call(runtime, stubborn_steps, key=f"acme/stubborn-{number}") == sum(range(20))

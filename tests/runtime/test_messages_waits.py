@@ -150,6 +150,7 @@ async def test_a_handler_that_waits_for_long_leaves_memory_and_is_replayed(store
         assert trail == ["run", "run", "got"]
 
 
+@pytest.mark.counts_runs
 async def test_a_handler_that_waits_for_a_moment_goes_on_where_it_stands(runtime: Runtime) -> None:
     """No replay, and no slot taken meanwhile."""
     gates["a"] = anyio.Event()
@@ -226,6 +227,7 @@ async def test_a_timeout_around_a_call_is_no_end_of_it(runtime: Runtime) -> None
     assert [step.name for step in told.steps] == ["call of Callee.hold at acme/c"]
 
 
+@pytest.mark.counts_runs
 async def test_a_sleep_lasts_at_least_as_long_as_asked(runtime: Runtime) -> None:
     """By the partition's own time, for many at once."""
     results: list[float] = []
@@ -459,6 +461,7 @@ async def do(ctx: ObjectContext, what: str) -> None:
             raise ValueError("once more")
 
 
+@pytest.mark.counts_runs
 async def test_a_wait_holds_over_a_pause(runtime: Runtime) -> None:
     """What comes for a paused invocation is recorded, and there when it is resumed."""
     gates["a"] = anyio.Event()
