@@ -14,7 +14,7 @@ from ..objects.branching import DurableTask
 
 if TYPE_CHECKING:
     from ..journal.place import Path, Place
-    from .conductor import Conductor
+    from .branch_tasks import BranchTasks
 
 T = TypeVar("T")
 
@@ -165,7 +165,7 @@ class BranchTask(DurableTask[T]):
 
     __slots__ = ("_conductor", "branch")
 
-    def __init__(self, conductor: Conductor, branch: Branch) -> None:
+    def __init__(self, conductor: BranchTasks, branch: Branch) -> None:
         self._conductor = conductor
         self.branch = branch
 

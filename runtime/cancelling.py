@@ -206,7 +206,7 @@ class Cancelling:
             # Neither its time nor its next attempt comes any more.
             writes.append(entry_of(lane.partition, invocation))
         else:
-            invocation.conductor.is_standing_still = False
+            invocation.conductor.goes_on()
         writes.extend(_brought_back(lane, invocation))
         invocation.attempts = invocation.standing.attempts if invocation.standing is not None else 0
         done = partial(self._requested, asked, invocation, delivered)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .branches import Blocked, Branch
 
 if TYPE_CHECKING:
-    from .conductor import Conductor
+    from .branch_tasks import BranchTasks
 
 
 class Ends:
@@ -20,7 +20,7 @@ class Ends:
         branches: The branches; those that have ended already come first.
     """
 
-    def __init__(self, conductor: Conductor, branches: Iterable[Branch]) -> None:
+    def __init__(self, conductor: BranchTasks, branches: Iterable[Branch]) -> None:
         self._conductor = conductor
         self._ended: deque[Branch] = deque()
         self._waiting: Branch | None = None

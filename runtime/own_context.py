@@ -8,8 +8,8 @@ from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .branch_tasks import BranchTasks
     from .branches import Branch
-    from .conductor import Conductor
     from .context import ExclusiveContext
 
 
@@ -44,7 +44,7 @@ def in_own_context(
 
 
 @types.coroutine
-def watched(coroutine: Coroutine[Any, Any, Any], conductor: Conductor, branch: Branch) -> Generator[Any, Any, Any]:
+def watched(coroutine: Coroutine[Any, Any, Any], conductor: BranchTasks, branch: Branch) -> Generator[Any, Any, Any]:
     """Run the coroutine of a branch and tell what it awaits at each pause."""
     try:
         awaited = coroutine.send(None)

@@ -302,7 +302,7 @@ class Waits:
         record(invocation, fact)
         invocation.ending += 1
         if invocation.conductor is not None:
-            invocation.conductor.is_standing_still = False
+            invocation.conductor.goes_on()
         writes = [operations.record(lane.partition.space, invocation.raw_id, fact), *more]
         if not is_parked:
             writes.append(operations.unpark(lane.key_text))

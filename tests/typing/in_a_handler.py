@@ -10,6 +10,7 @@ from keylane import (
     Awakeable,
     BlockingObjectContext,
     BlockingSharedContext,
+    DurableTask,
     Key,
     ObjectContext,
     RetryPolicy,
@@ -94,6 +95,23 @@ def blocking_waits(ctx: BlockingObjectContext) -> None:
     assert_type(ctx.awakeable(Done).wait(timeout=3), Done)
     assert_type(ctx.signal("paid", Ask), Ask)
     assert_type(ctx.send_signal("id", "paid", 3), WaitVerdict)
+
+
+async def branches(ctx: ObjectContext) -> None:
+    assert_type(await ctx.gather(ctx.run("decide", decide, 1, "b"), ctx.sleep(1)), tuple[Done, None])
+    assert_type(await ctx.gather(*(ctx.call(blocking_touch, key) for key in ("t/a", "t/b"))), tuple[int, ...])
+    three = await ctx.gather(ctx.call(touch, "t/a"), ctx.call(count, "t/a"), ctx.run("inline", lambda: "word"))
+    assert_type(three, tuple[None, int, str])
+    assert_type(await ctx.select(one=ctx.call(count, "t/a"), two=ctx.call(blocking_touch, "t/a")), tuple[str, int])
+    async for done in ctx.as_completed(ctx.call(count, "t/a"), ctx.call(blocking_touch, "t/a")):
+        assert_type(done, DurableTask[int])
+        assert_type(await done, int)
+    async with ctx.task_group() as group:
+        task = group.create_task(ctx.run("read", read_order, "k"))
+        assert_type(task, DurableTask[Ask])
+        assert_type(await task, Ask)
+        group.create_task(read_order)  # type: ignore[arg-type]  # E a function that is not called
+    _wrong: tuple[int, int] = await ctx.gather(ctx.sleep(1), ctx.sleep(1))  # type: ignore[assignment, arg-type]  # E other results
 
 
 def blocking_messages(ctx: BlockingObjectContext) -> None:
