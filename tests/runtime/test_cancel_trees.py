@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -262,8 +263,7 @@ async def held() -> str:
 
 
 async def then_another(ctx: ObjectContext) -> None:
-    await ctx.sleep(0.01)
-    await ctx.sleep(0.01)
+    await ctx.signal("go", str)
     await ctx.run("another", trail.append, "another")
 
 
@@ -330,6 +330,15 @@ async def test_a_step_of_a_branch_is_let_finish_and_no_other_begins(runtime: Run
         told = await handle.describe()
         assert told.cancel is not None
         assert not told.cancel.is_delivered
+        await runtime.client.signal(handle.id, "go", "now", timeout=10)
+
+        async def has_come() -> bool:
+            return any(step.is_settled for step in (await handle.describe()).steps)
+
+        await until(has_come)
+        for _ in range(100):
+            # So many turns of the loop are more than a branch takes to come to its step.
+            await asyncio.sleep(0)
         gates["held"].set()
     assert reports[0].outcome == "cancelled"
     assert reports[0].committed == ("held",)
