@@ -4,13 +4,17 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, cast, overload
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, cast, overload
 
 from .context import BlockingObjectContext, BlockingSharedContext, ObjectContext, SharedContext
 from .policies import RetryPolicy
 from .signature import Kind
 from .types import Boundary
 from .validator import Validator
+
+#: When the results of a handler's steps are written; see `HandlerDecorator`.
+Checkpoint = Literal["sync", "async", "exit"]
+CHECKPOINTS: Final = ("sync", "async", "exit")
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")
@@ -40,6 +44,7 @@ class Handler(Generic[Input_contra, Output_co]):
         idempotency_retention: How long its idempotency keys are known; None leaves it to the deployment.
         partitions: How many partitions its object type declares; None leaves it to the deployment.
         validate: Looks at a call before it enters the lane, and may refuse it; None takes every call in.
+        checkpoint: When the results of its steps are written.
     """
 
     object_name: str
@@ -55,6 +60,7 @@ class Handler(Generic[Input_contra, Output_co]):
     idempotency_retention: timedelta | None
     partitions: int | None = None
     validate: Validator | None = None
+    checkpoint: Checkpoint = "sync"
 
     def __str__(self) -> str:
         return f"{self.object_name}.{self.name}"
@@ -73,6 +79,7 @@ class HandlerOptions:
     retry: RetryPolicy | None = None
     idempotency_retention: timedelta | None = None
     validate: Callable[..., Any] | None = None
+    checkpoint: Checkpoint = "sync"
 
 
 # async before plain, with an argument before without: type checkers take the first overload that matches.
@@ -88,6 +95,9 @@ class HandlerDecorator(Protocol):
         validate: `async def` or plain `def`, with a reading context and the handler's argument. It runs before a call
             enters the lane, on what is durable then, and refuses by raising a `TerminalError` or a `ValueError`:
             nothing of the call is queued or recorded, and its caller gets `InvocationRefused`.
+        checkpoint: When the results of its steps are written: `"sync"` before the code goes on, `"async"` while it goes
+            on, `"exit"` with the next thing that has to be durable, or with the end. After a crash, what was not yet
+            written runs again. What leaves the object, and answers, are durable first in each mode.
     """
 
     @overload
@@ -113,6 +123,7 @@ class HandlerDecorator(Protocol):
         idempotency_retention: timedelta | None = None,
         private: bool = False,
         validate: Callable[..., Any] | None = None,
+        checkpoint: Checkpoint = "sync",
     ) -> "HandlerDecorator": ...
 
 

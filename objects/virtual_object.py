@@ -8,7 +8,15 @@ from typing import Any, Final, Literal, TypeAlias
 
 from ..journal.errors import InvalidOutput, RegistrationError, UnknownHandler
 from ..journal.key import is_name
-from .handler import Handler, HandlerDecorator, HandlerOptions, SharedDecorator, handler_decorator, shared_decorator
+from .handler import (
+    CHECKPOINTS,
+    Handler,
+    HandlerDecorator,
+    HandlerOptions,
+    SharedDecorator,
+    handler_decorator,
+    shared_decorator,
+)
 from .policies import RetryPolicy
 from .signature import Kind, read_signature
 from .types import Boundary, make_boundary
@@ -128,6 +136,9 @@ class VirtualObject:
         _require(is_name(name), f"{name!r} can't name a handler of {self.name}", "name", f"{_NAME_REMEDY}; set name=")
         _require(options.version >= 1, f"{what}: version is {options.version}", "version", "it must be 1 or more")
         _check_retention(what, options.idempotency_retention)
+        is_mode = options.checkpoint in CHECKPOINTS
+        modes = 'it must be "sync", "async" or "exit"'
+        _require(is_mode, f"{what}: checkpoint is {options.checkpoint!r}", "checkpoint", modes)
         is_new = (name, options.version) not in self._versions
         remedy = "give one of them another name=, or a higher version="
         _require(is_new, f"{what}, version {options.version}, is declared twice", "name", remedy)
@@ -144,6 +155,7 @@ class VirtualObject:
             retry=options.retry or self.retry,
             idempotency_retention=options.idempotency_retention or self.idempotency_retention,
             partitions=self.partitions,
+            checkpoint=options.checkpoint,
             validate=None if options.validate is None else validator_of(options.validate, signature, what),
         )
         self._keep(handler)

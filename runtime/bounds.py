@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ..journal.errors import PayloadTooLarge
+from .checkpoints import count_kept_back
 from .large_values import total_bytes
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def has_too_many_records(invocation: Invocation, limit: int) -> bool:
     What it has begun is still recorded, and so are a pause, a resumption and its end.
     """
     standing = invocation.standing
-    return standing is not None and standing.records >= limit
+    records = 0 if standing is None else standing.records
+    return records >= limit or records + count_kept_back(invocation) >= limit
 
 
 def why_too_many(invocation: Invocation) -> str:

@@ -117,6 +117,11 @@ async def _begin(
     ctx: ExclusiveContext, lane: Lane, invocation: Invocation, steps: Steps, outcome: Undone
 ) -> CompensationStarted:
     undos = tuple(each.name for each in ctx.compensations)
+    if invocation.kept_back is not None:
+        # What is undone is what the journal has, also for who takes it over.
+        if isinstance(outcome, Rejected):
+            ctx.writes = dict(invocation.kept_back.writes)
+        await steps.record(ctx, lane, invocation, None, [])
     standing = invocation.standing
     index = 0 if standing is None else standing.steps
     fact = CompensationStarted(index, undos, outcome.failure if isinstance(outcome, Rejected) else None)

@@ -20,6 +20,7 @@ from ..journal.records import Record
 from ..journal.restarting import what_counts
 from ..objects.types import boundary_of
 from .bounds import SHORT_NAME, STATE_NAMES_MAX, check_name, check_state, check_unpacked, check_written
+from .checkpoints import count_kept_back
 from .combinators import Completions, Group, check_awaitables, drop, gather, select
 from .compensation import compensation
 from .conductor import Conductor
@@ -67,6 +68,7 @@ class ExclusiveContext(WaitingContext):
         "_generation",
         "_invocation",
         "_is_closed",
+        "_kept_back",
         "_lane",
         "_log",
         "_messages",
@@ -81,6 +83,7 @@ class ExclusiveContext(WaitingContext):
         "compensations",
         "conductor",
         "coroutine",
+        "in_flight",
         "index",
         "interrupted_by",
         "recorded_errors",
@@ -115,6 +118,10 @@ class ExclusiveContext(WaitingContext):
         self.index = 0
         #: What is undone when the handler fails or is cancelled, in the order of registration.
         self.compensations: list[Compensation] = []
+        #: How many results of steps are on their way to the store while the code goes on.
+        self.in_flight = 0
+        #: Names of the state that was written before a result that was kept back; a replay reads it from the record.
+        self._kept_back: set[str] = set()
         self.writes: dict[str, bytes | None] = {}
 
     @property
@@ -171,7 +178,10 @@ class ExclusiveContext(WaitingContext):
     def read(self, name: str) -> bytes | None:
         """Return a packed state value: own writes first, then what was read the first time, then the lane's."""
         if name in self.writes:
-            return self.writes[name]
+            packed = self.writes[name]
+            if name in self._kept_back:
+                self._reads[name] = packed
+            return packed
         recorded = self._next_made()
         if recorded is not None:
             reads = _context_of(recorded)
@@ -194,12 +204,16 @@ class ExclusiveContext(WaitingContext):
         written = len(self._lane.queued) + len(self.writes)
         if (len(packed) > USUAL_BYTES or written >= STATE_NAMES_MAX) and not self.is_replaying:
             check_state(self._lane, self.writes, name, packed)
-        self.writes[name] = packed
+        self._write(name, packed)
 
     def clear(self, name: str) -> None:
         """Take a state value away."""
         self._check_writable("clear", name)
-        self.writes[name] = None
+        self._write(name, None)
+
+    def _write(self, name: str, packed: bytes | None) -> None:
+        self.writes[name] = packed
+        self._kept_back.discard(name)
 
     def _check_writable(self, call: str, name: str) -> None:
         if self._is_closed:
@@ -215,7 +229,7 @@ class ExclusiveContext(WaitingContext):
         if self._is_closed:
             raise ContextClosed("clear_all")
         for name in self._names():
-            self.writes[name] = None
+            self._write(name, None)
 
     async def state_keys(self) -> list[str]:
         """Return the names of the state values as this invocation sees them."""
@@ -389,6 +403,8 @@ class ExclusiveContext(WaitingContext):
             # What is replayed so far was a prefix of the journal; in a live run all of it is behind.
             left = len(self._recorded) if self._recorded else 0
             position = (self._found if left else len(self._invocation.records)) - left
+            # What is kept back or on its way becomes part of the journal ahead of all that branches make.
+            position += self.in_flight + count_kept_back(self._invocation)
             waits = self._messages.waits
             self.conductor = Conductor(self, self._lane, self._invocation, waits, self._task, position)
             self._recorded = None
@@ -521,6 +537,14 @@ class ExclusiveContext(WaitingContext):
         self._reads = {}
         self._notes = []
         self.writes = {}
+        if self._kept_back:
+            self._kept_back = set()
+
+    def pass_kept_back(self) -> None:
+        """Forget the reads and notes that a result carries which is kept back; the writes are kept back with it."""
+        self._reads = {}
+        self._notes = []
+        self._kept_back = set(self.writes)
 
     def replay_if_forced(self) -> None:
         """End a run that has just got something new, where tests want each to be replayed up to there.

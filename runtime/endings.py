@@ -46,6 +46,7 @@ from ..journal.records import (
 )
 from ..journal.requests import Request, RequestKind
 from ..journal.transitions import advance
+from .checkpoints import taken_up, writes_kept_back
 from .failures import failure_of, refused
 from .invocation import Hold, Invocation
 from .lane import Lane
@@ -76,11 +77,17 @@ def record(invocation: Invocation, fact: Record) -> None:
 
 
 def acceptance(lane: Lane, invocation: Invocation) -> list[Operation]:
-    """Return what goes ahead of a record: what takes the invocation in, unless that is done, and marks of patches."""
+    """Return what goes ahead of a record: what takes the invocation in, unless that is done, and what was left out."""
     if invocation.accepted:
-        return marks(lane, invocation) if invocation.unmarked else []
-    writes = [*_acceptance(lane, invocation), *_back_in_order(lane, {invocation})]
-    return [*writes, *marks(lane, invocation)]
+        return caught_up(lane, invocation)
+    return [*_acceptance(lane, invocation), *_back_in_order(lane, {invocation}), *caught_up(lane, invocation)]
+
+
+def caught_up(lane: Lane, invocation: Invocation) -> list[Operation]:
+    """Return what writes marks of patches, and results that were kept back."""
+    if not invocation.unmarked and invocation.kept_back is None:
+        return []
+    return [*marks(lane, invocation), *taken_up(lane, invocation)]
 
 
 def marks(lane: Lane, invocation: Invocation) -> list[Operation]:
@@ -180,12 +187,16 @@ def take_out(invocation: Invocation) -> None:
     invocation.patches, invocation.unmarked = frozenset(), ()
     invocation.mail = None
     invocation.attempts = 0
+    invocation.records.clear()
 
 
-async def _write(lane: Lane, invocation: Invocation, writes: list[Operation], *, was_accepted: bool) -> None:
+async def _write(
+    lane: Lane, invocation: Invocation, writes: list[Operation], delta: Delta, *, was_accepted: bool
+) -> None:
     """Write what may take an invocation in as well, and wait until it is durable."""
+    writes.extend(state_change(lane, invocation, delta))
     try:
-        await lane.write(writes, takes_in=not was_accepted)
+        await lane.write(writes, delta or None, takes_in=not was_accepted)
     except Exception:
         if not was_accepted:
             take_out(invocation)
@@ -227,11 +238,13 @@ def finish(
     mark = "c" if isinstance(outcome, Succeeded) else _mark(outcome)
     if delta:
         delta = kept_delta(lane, delta)
-    if invocation.refers is not None and invocation.accepted:
+    is_short = not invocation.accepted
+    # Of a short one nothing is left but its end.
+    results = [] if is_short else caught_up(lane, invocation)
+    if invocation.refers is not None and not is_short:
         let_go(lane, invocation)
     state = lane.finished(delta)
     claim = invocation.idempotency
-    is_short = not invocation.accepted
     fact = _in_one_entry(lane, invocation, mark)
     writes = [operations.finish_short(partition.space, lane.key_text, fact, state)]
     if not is_short:
@@ -241,6 +254,7 @@ def finish(
             writes.append(operations.unschedule(raw_id))
         last = _last_record(outcome)
         record(invocation, last)
+        writes.extend(results)
         writes.extend(
             operations.finish_long(partition.space, lane.key_text, raw_id, last, partition.history_retention_ms)
         )
@@ -322,6 +336,7 @@ async def retry_later(lane: Lane, invocation: Invocation, error: BaseException, 
     """Record a failed attempt of the handler; the lane waits for the next one."""
     delay_ms = max(int(delay_seconds * 1000), 1)
     was_accepted = invocation.accepted
+    delta = writes_kept_back(lane, invocation)
     writes = acceptance(lane, invocation)
     invocation.attempts += 1
     fact = AttemptFailed(invocation.attempts, failure_of(error), delay_ms)
@@ -329,7 +344,7 @@ async def retry_later(lane: Lane, invocation: Invocation, error: BaseException, 
     raw_id = invocation.raw_id
     writes.append(operations.record(lane.partition.space, raw_id, fact))
     writes.append(operations.schedule(raw_id, delay_ms))
-    await _write(lane, invocation, writes, was_accepted=was_accepted)
+    await _write(lane, invocation, writes, delta, was_accepted=was_accepted)
 
 
 async def pause(lane: Lane, invocation: Invocation, reason: PauseReason, detail: str, error: Failure | None) -> None:
@@ -340,6 +355,7 @@ async def pause(lane: Lane, invocation: Invocation, reason: PauseReason, detail:
         raise Suspended
     raw_id = invocation.raw_id
     was_accepted = invocation.accepted
+    delta = writes_kept_back(lane, invocation)
     writes = acceptance(lane, invocation)
     fact = Paused(reason, detail, error)
     record(invocation, fact)
@@ -354,7 +370,7 @@ async def pause(lane: Lane, invocation: Invocation, reason: PauseReason, detail:
         writes.extend(parking(lane, invocation, reason))
     if invocation.client is not None:
         writes.append(operations.announce(invocation.client, raw_id, None))
-    await _write(lane, invocation, writes, was_accepted=was_accepted)
+    await _write(lane, invocation, writes, delta, was_accepted=was_accepted)
 
 
 def parking(lane: Lane, invocation: Invocation, reason: PauseReason) -> list[Operation]:

@@ -128,6 +128,8 @@ class Execution:
             self._park(lane, invocation)
             return
         task = None if invocation.handler.is_blocking else asyncio.current_task()
+        # Another run kept it back, and is not the current one any more.
+        invocation.kept_back = None
         ctx = ExclusiveContext(lane, invocation, self.steps, self.messages, task)
         try:
             if lane.is_outdated:

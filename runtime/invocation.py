@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..journal.place import Place
     from ..journal.transitions import Standing
     from ..objects.handler import Handler
+    from .checkpoints import KeptBack
     from .conductor import Conductor
     from .lane import Lane
 
@@ -70,6 +71,7 @@ class Invocation:
         "handler",
         "hold",
         "idempotency",
+        "kept_back",
         "lane",
         "listeners",
         "mail",
@@ -128,6 +130,8 @@ class Invocation:
         self.asked_for: tuple[str, int] = ("", 0)
         #: Runs its handler, while it does.
         self.task: asyncio.Task[Any] | None = None
+        #: What its handler has come to that is not written yet, nor part of where it stands.
+        self.kept_back: KeptBack | None = None
         self.arrived_at = time.monotonic()
 
     @property

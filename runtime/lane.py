@@ -38,6 +38,7 @@ class Lane:
     """
 
     __slots__ = (
+        "_accepting",
         "_gates",
         "_settled_count",
         "_unsettled",
@@ -102,6 +103,7 @@ class Lane:
         #: How many errands will go on with this lane when they have their answer.
         self.pins = 0
         self._unsettled = 0
+        self._accepting = 0
         self._settled_count = 0
         self._gates: deque[tuple[int, asyncio.Future[None]]] | None = None
 
@@ -109,6 +111,16 @@ class Lane:
     def is_settled(self) -> bool:
         """Whether everything that was queued is durable."""
         return not self._unsettled
+
+    @property
+    def unsettled(self) -> int:
+        """How many of the commits that were queued are not durable yet."""
+        return self._unsettled
+
+    @property
+    def is_settled_but_for_intake(self) -> bool:
+        """Whether everything is durable but that invocations were taken in: no state is built on that."""
+        return self._unsettled == self._accepting
 
     @property
     def commits(self) -> int:
@@ -224,6 +236,7 @@ class Lane:
         self._unsettled += 1
         if not self.is_indexed:
             self._index(writes)
+        self._accepting += 1
         ids = tuple(invocation.raw_id for invocation in taken)
         settled = partial(self._acceptance_settled, taken, done)
         self.partition.writer.commit(Commit(writes, settled, self, takes_in=True, accepts=ids, weight=weight))
@@ -293,6 +306,7 @@ class Lane:
         self, taken: list[Invocation], done: CommitDone, now_ms: int, error: BaseException | None
     ) -> None:
         """Let what runs go on when those behind it could not be taken in: it is not built on them."""
+        self._accepting -= 1
         if not isinstance(error, StoreFull) or self.running in taken:
             self._settled(None, done, now_ms, error)
             return

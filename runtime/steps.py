@@ -39,6 +39,7 @@ from ..journal.place import format_place, place_bytes
 from ..journal.records import PauseReason, Record
 from .bounds import SHORT_NAME, check_name, check_unpacked, has_too_many_records, why_too_many
 from .cancel_delivery import cascade, is_due, told
+from .checkpoints import IN_FLIGHT_MAX, keep_back
 from .commands import diverge, park
 from .endings import accept_in_order, acceptance, record, state_change, weigh_failure
 from .failures import failure_of, terminal_error
@@ -48,6 +49,7 @@ from .partition import Phase
 from .step_plan import StepPlan, StepPlans
 
 if TYPE_CHECKING:
+    from ..objects.handler import Checkpoint
     from ..objects.settings import Settings
     from .compensation import Compensation
     from .conductor import Conductor
@@ -191,7 +193,14 @@ class Steps:
     async def _settle(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation) -> None:
         """Wait until all that this step is built on is durable, its own acceptance included."""
         ctx.check_current()
-        if not invocation.accepted:
+        mode = _mode(ctx, invocation)
+        if mode == "async" and invocation.accepted and lane.unsettled <= ctx.in_flight < IN_FLIGHT_MAX:
+            # Nothing but its own results is on the way.
+            return
+        if mode == "exit":
+            if lane.is_settled_but_for_intake:
+                return
+        elif not invocation.accepted:
             accept_in_order(lane, invocation)
         gate = lane.gate()
         if gate is not None:
@@ -236,7 +245,8 @@ class Steps:
         while True:
             if is_due(invocation):
                 await self._tell_of_cancel(ctx, lane, invocation, plan)
-            attempt = 1 + (invocation.standing.attempts_of(plan.index) if invocation.standing else 0)
+            standing = invocation.standing if invocation.kept_back is None else None
+            attempt = 1 + (standing.attempts_of(plan.index) if standing else 0)
             try:
                 packed = await self._attempt(plan)
             except TerminalError as error:
@@ -255,7 +265,7 @@ class Steps:
                 await self.may_begin(ctx, lane, invocation)
             else:
                 reads, notes = ctx.carried()
-                result = kept_for(lane, invocation, packed)
+                result = packed if _mode(ctx, invocation) == "exit" else kept_for(lane, invocation, packed)
                 fact = StepCompleted(plan.index, plan.name, result, reads, notes)
                 return await self._write(ctx, lane, invocation, fact)
 
@@ -327,37 +337,57 @@ class Steps:
         raise told(invocation)
 
     async def _write(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, fact: _Settled) -> _Settled:
+        if _mode(ctx, invocation) == "exit":
+            ctx.check_current()
+            kept_back = keep_back(invocation, fact, ctx.writes)
+            ctx.pass_kept_back()
+            if kept_back.is_full:
+                await self.record(ctx, lane, invocation, None, [])
+            return fact
         if isinstance(fact, StepFailed):
             weigh_failure(lane, fact.error)
         await self.record(ctx, lane, invocation, fact, [])
         return fact
 
     async def record(
-        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, fact: Record, more: list[operations.Operation]
+        self,
+        ctx: ExclusiveContext,
+        lane: Lane,
+        invocation: Invocation,
+        fact: Record | None,
+        more: list[operations.Operation],
     ) -> None:
-        """Make a record durable, with the state written since the last one."""
+        """Make a record durable, with what was kept back and the state written since the last one.
+
+        The code of an `async` handler goes on when the result of a step is queued.
+        """
         ctx.check_current()
         if ctx.conductor is not None:
             await self._record_in_turn(ctx, fact, more, ctx.conductor)
             return
-        record(invocation, fact)
-        raw_id = invocation.raw_id
-        delta = kept_delta(lane, ctx.writes) if ctx.writes else ctx.writes
-        takes_in = not invocation.accepted
+        if not invocation.accepted:
+            accept_in_order(lane, invocation)
         writes = acceptance(lane, invocation)
-        writes.append(operations.record(lane.partition.space, raw_id, fact))
+        if fact is not None:
+            record(invocation, fact)
+            writes.append(operations.record(lane.partition.space, invocation.raw_id, fact))
+        delta = kept_delta(lane, ctx.writes) if ctx.writes else ctx.writes
         writes.extend(state_change(lane, invocation, delta))
         writes.extend(more)
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        lane.commit(writes, delta or None, partial(_recorded, invocation, fact, durable), takes_in=takes_in)
-        await ctx.through(durable)
+        if _mode(ctx, invocation) == "async" and isinstance(fact, StepCompleted | StepFailed):
+            ctx.in_flight += 1
+            lane.commit(writes, delta or None, partial(_recorded_meanwhile, ctx, invocation, fact))
+        else:
+            durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            lane.commit(writes, delta or None, partial(_recorded, invocation, fact, durable))
+            await ctx.through(durable)
         ctx.pass_durable_point()
         if not isinstance(fact, StepAttemptFailed):
             ctx.replay_if_forced()
 
     @staticmethod
     async def _record_in_turn(
-        ctx: ExclusiveContext, fact: Record, more: list[operations.Operation], conductor: Conductor
+        ctx: ExclusiveContext, fact: Record | None, more: list[operations.Operation], conductor: Conductor
     ) -> None:
         """Record what a step of a branch has come to once all else is quiet, and wait until it is handed over."""
         assert isinstance(fact, StepCompleted | StepAttemptFailed | StepFailed | CancelDelivered)
@@ -398,6 +428,15 @@ class Steps:
         ctx.check_current()
 
 
+def _mode(ctx: ExclusiveContext, invocation: Invocation) -> Checkpoint:
+    """Return when the result of a step is written now: those of branches, and undos, before the code goes on."""
+    mode = invocation.handler.checkpoint
+    if mode == "sync" or ctx.conductor is not None:
+        return "sync"
+    standing = invocation.standing
+    return mode if standing is None or standing.extras.compensation is None else "sync"
+
+
 def _is_of(found: StepCompleted | StepFailed | StepAttemptFailed, plan: StepPlan) -> bool:
     return (found.index, found.name) == (plan.index, plan.name)
 
@@ -424,13 +463,23 @@ def _is_not_its_own(error: BaseException) -> bool:
 
 
 def _recorded(
-    invocation: Invocation, fact: Record, future: asyncio.Future[None], now_ms: int, error: BaseException | None
+    invocation: Invocation, fact: Record | None, future: asyncio.Future[None], now_ms: int, error: BaseException | None
 ) -> None:
     """Note a durable record for the next run, also when the one that wrote it waits no longer."""
     del now_ms
-    if error is None:
+    if error is None and fact is not None:
         invocation.records.append(fact)
     resolve(future, None, error)
+
+
+def _recorded_meanwhile(
+    ctx: ExclusiveContext, invocation: Invocation, fact: Record, now_ms: int, error: BaseException | None
+) -> None:
+    """Note a durable record while the code goes on; a refusal makes its run stale, which it finds at its next await."""
+    del now_ms
+    ctx.in_flight -= 1
+    if error is None:
+        invocation.records.append(fact)
 
 
 def _error_of(settled: StepFailed) -> TerminalError:
