@@ -103,6 +103,9 @@ class Status(StrEnum):
 
 #: The statuses that nothing leaves.
 TERMINAL: Final = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.KILLED})
+#: Those from which a step's result leads on; each use of a member by its name costs a call.
+_AT_WORK: Final = frozenset({Status.QUEUED, Status.RUNNING, Status.WAITING})
+_RUNNING: Final = Status.RUNNING
 
 
 #: How a short invocation ended, by the mark in its one entry.
@@ -206,6 +209,9 @@ def advance(standing: Standing | None, record: Record) -> Standing:
     """
     if standing is None:
         return _begin(record)
+    if isinstance(record, StepCompleted) and _is_plain(standing) and record.index == standing.steps:
+        # What most records are, and what the longest way below would come to.
+        return Standing(_RUNNING, standing.records + 1, standing.steps + 1, standing.attempts, error=standing.error)
     if standing.status in TERMINAL:
         raise _illegal(standing, record, "a terminal status is final")
     match record:
@@ -225,6 +231,11 @@ def advance(standing: Standing | None, record: Record) -> Standing:
             return _resume(standing, record)
         case _:
             return _go_on(standing, record)
+
+
+def _is_plain(standing: Standing) -> bool:
+    """Return whether an invocation is at work, waits for nothing, and has nothing that few have."""
+    return standing.status in _AT_WORK and not standing.waits and standing.extras is _NO_EXTRAS
 
 
 def _go_on(standing: Standing, record: Record) -> Standing:

@@ -26,6 +26,7 @@ from keylane.journal.record_bytes import decode, encode
 from keylane.journal.records import (
     Accepted,
     AttemptFailed,
+    CancelRequested,
     Completed,
     Failed,
     Finished,
@@ -362,6 +363,28 @@ def test_no_records_make_no_standing() -> None:
     """A stream without records is our bug, not a new invocation."""
     with pytest.raises(IllegalTransition, match="without records"):
         replay([])
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param([ACCEPTED], id="queued"),
+        pytest.param([ACCEPTED, StepCompleted(0, "s", b"")], id="running"),
+        pytest.param([ACCEPTED, StepAttemptFailed(0, "s", 1, ERROR, 50)], id="between attempts of the step"),
+        pytest.param([ACCEPTED, AttemptFailed(1, OTHER_ERROR, 50)], id="between attempts of the handler"),
+        pytest.param([ACCEPTED, AttemptFailed(1, ERROR, 50), StepFailed(0, "s", ERROR)], id="behind a failed step"),
+        pytest.param([ACCEPTED, PAUSED, Resumed("a", "b")], id="resumed"),
+        pytest.param([ACCEPTED, CancelRequested(b"c" * 16, "a", "b")], id="with a request for its end"),
+    ],
+)
+def test_the_short_way_of_a_result_leads_where_the_long_one_does(before: list[Record]) -> None:
+    """A sent message settles a command just as a step's result does, and takes the long way."""
+    standing = replay(before)
+    index = standing.steps
+
+    short = advance(standing, StepCompleted(index, "s", b""))
+
+    assert short == advance(standing, MessageSent(index, "Order", 0, "acme/o", "h", b"i" * 16))
 
 
 def test_the_last_error_is_kept_until_the_end() -> None:
