@@ -283,18 +283,26 @@ class MessageLost(CallError):
 
 
 class CallTimeout(CallError):
-    """The caller's timeout passed; the invocation itself goes on."""
+    """The caller's timeout passed; the invocation itself goes on.
+
+    Attributes:
+        timeout: The timeout, in seconds.
+        why: What the call waits for, as far as that could be read: who holds its lane, since when and for what.
+    """
 
     code = "call-timeout"
-    field_names = (*CallError.field_names, "timeout")
+    field_names = (*CallError.field_names, "timeout", "why")
     timeout: float = 0.0
+    why: str = ""
 
-    def __init__(self, timeout: float, *, invocation_id: str | None = None) -> None:
+    def __init__(self, timeout: float, why: str = "", *, invocation_id: str | None = None) -> None:
         what = "the call goes on, attach to it by its id"
         if invocation_id is None:
             what = "the call may have been taken in: repeat it with an idempotency key"
-        super().__init__(f"no answer within {timeout:g} s; {what}", invocation_id=invocation_id)
+        reason = f": {why}" if why else ""
+        super().__init__(f"no answer within {timeout:g} s{reason}; {what}", invocation_id=invocation_id)
         self.timeout = timeout
+        self.why = why
 
 
 class InvocationFailed(CallError):

@@ -116,6 +116,51 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectPause:
+    """Who has stopped the exclusive work of an object, or of its whole type, and why.
+
+    Args:
+        scope: `object` or `type`.
+        by: Who.
+        reason: Why.
+        since: Since when.
+        in_charge: Who is in charge of the object type, None where nobody has said so.
+    """
+
+    scope: str
+    by: str
+    reason: str
+    since: datetime
+    in_charge: str | None
+
+    def __str__(self) -> str:
+        """Return the pause in words."""
+        return f"{self.scope} paused by {self.by} since {self.since:%Y-%m-%d %H:%M:%S} UTC: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneHolder:
+    """Who holds the lane that an invocation waits for, since when, and for what.
+
+    Args:
+        id: Id of the invocation that holds it.
+        handler: Its handler, None where its acceptance can't be read.
+        since: Since when it holds the lane.
+        why: What it does or waits for, in words.
+    """
+
+    id: str
+    handler: str | None
+    since: datetime | None
+    why: str
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        since = "" if self.since is None else f" since {self.since:%Y-%m-%d %H:%M:%S} UTC"
+        return f"the lane is held{since} by {self.id}, which {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionOwner:
     """Who owns a partition, as its owner key says.
 
@@ -196,6 +241,9 @@ class InvocationDescription:
         undecodable: Which record can't be read, and why.
         is_cut: Whether there are more records than were read.
         signals: Signals to it that it has not waited for yet, in order.
+        has_released_lane: Whether it has left its lane to others while it waits.
+        behind: Who holds the lane that it waits for, where it is another one.
+        pauses: What stops the exclusive work of its object.
     """
 
     id: str
@@ -225,6 +273,9 @@ class InvocationDescription:
     undecodable: str | None = None
     is_cut: bool = False
     signals: tuple[WaitingSignal, ...] = ()
+    has_released_lane: bool = False
+    behind: LaneHolder | None = None
+    pauses: tuple[ObjectPause, ...] = ()
 
     @property
     def is_known(self) -> bool:
@@ -265,6 +316,7 @@ class OpenInvocation:
         failed_attempts: Failed attempts of what is tried now.
         retry_due_at: When the next attempt is due, while one is waited for.
         pause: Why it is parked, while it is.
+        has_released_lane: Whether it has left its lane to others while it waits.
     """
 
     id: str
@@ -275,6 +327,7 @@ class OpenInvocation:
     failed_attempts: int = 0
     retry_due_at: datetime | None = None
     pause: Pause | None = None
+    has_released_lane: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,10 +350,12 @@ class LaneDescription:
         length: How many there are; more than were read where it is larger than `open`.
         is_runnable: Whether the owner has something to run in it.
         held_since: Since when the first one holds it.
-        parked: Parked invocations that have let others go on, as far as the newest history names them.
+        parked: Invocations that have let others go on: parked ones, and those that have released the lane while they
+            wait, as far as the newest history names them.
         waiting: Requests in the inbox.
         inbox_length: How many entries the inbox of the partition has, for all of its objects.
         inbox_read: How many of them were looked at.
+        pauses: What stops the exclusive work of the object: a pause of its type, one of its own, or both.
     """
 
     open: tuple[OpenInvocation, ...] = ()
@@ -311,6 +366,7 @@ class LaneDescription:
     waiting: tuple[WaitingRequest, ...] = ()
     inbox_length: int = 0
     inbox_read: int = 0
+    pauses: tuple[ObjectPause, ...] = ()
 
     @property
     def holder(self) -> OpenInvocation | None:

@@ -143,15 +143,22 @@ class EffectRejected(TerminalError):
 
 
 class Superseded(TerminalError):
-    """What the handler had expected no longer holds when it got its lane back."""
+    """What the handler had expected no longer holds when it got its lane back.
+
+    Attributes:
+        by: What has come in between.
+        names: The state values that others have changed.
+    """
 
     code = "superseded"
-    field_names = (*TerminalError.field_names, "by")
+    field_names = (*TerminalError.field_names, "by", "names")
     by: str = ""
+    names: tuple[str, ...] = ()
 
-    def __init__(self, by: str) -> None:
-        super().__init__(f"superseded by {by}: read the state again and decide anew")
+    def __init__(self, by: str, names: tuple[str, ...] = ()) -> None:
+        super().__init__(f"superseded by {by}: read the state again and decide anew", details={"names": list(names)})
         self.by = by
+        self.names = names
 
 
 class Deadlock(TerminalError):

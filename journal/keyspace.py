@@ -55,6 +55,7 @@ class PartitionSpace:
     history: bytes = field(init=False)
     blob_index: bytes = field(init=False)
     blocked: bytes = field(init=False)
+    paused: bytes = field(init=False)
     _object_prefix: bytes = field(init=False)
     _lane_prefix: bytes = field(init=False)
     _invocation_prefix: bytes = field(init=False)
@@ -136,6 +137,7 @@ _SUFFIXES = {
     "history": b":hist",
     "blob_index": b":blobs",
     "blocked": b":blocked",
+    "paused": b":paused",
     "_object_prefix": b":o:",
     "_lane_prefix": b":q:",
     "_invocation_prefix": b":i:",

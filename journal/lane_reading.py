@@ -58,10 +58,17 @@ class OpenInvocation:
 
 @dataclass(frozen=True, slots=True)
 class LaneContents:
-    """What the store has of one lane."""
+    """What the store has of one lane.
+
+    Args:
+        state: The object's state.
+        open: The invocations of its list, in order.
+        aside: Those that are named beside it: they have left it while they wait, or are paused and have large values.
+    """
 
     state: ObjectState
     open: list[OpenInvocation] = field(default_factory=list["OpenInvocation"])
+    aside: list[OpenInvocation] = field(default_factory=list["OpenInvocation"])
 
 
 async def read_lane(store: Store, space: PartitionSpace, key_text: str) -> LaneContents:
@@ -72,15 +79,21 @@ async def read_lane(store: Store, space: PartitionSpace, key_text: str) -> LaneC
         WrongKeyType: A foreign key stands where the object's stream belongs.
         Undecodable: The object's state can't be read.
     """
-    newest, ids = await ask(
+    newest, ids, aside = await ask(
         store,
-        [newest_words(space, key_text), ("LRANGE", space.lane(key_text), 0, -1)],
-        [space.object(key_text), space.lane(key_text)],
+        [newest_words(space, key_text), ("LRANGE", space.lane(key_text), 0, -1), aside_words(space, key_text)],
+        [space.object(key_text), space.lane(key_text), space.set_aside(key_text)],
     )
     state = await read_state(store, space, key_text, newest)
-    if not ids:
+    if not ids and not aside:
         return LaneContents(state)
-    return LaneContents(state, await read_invocations(store, space, ids))
+    found = await read_invocations(store, space, [*ids, *aside])
+    return LaneContents(state, found[: len(ids)], found[len(ids) :])
+
+
+def aside_words(space: PartitionSpace, key_text: str) -> tuple[Any, ...]:
+    """Return the read of the invocations that have left an object's lane, as far as the object names them."""
+    return ("SMEMBERS", space.set_aside(key_text))
 
 
 async def read_state(

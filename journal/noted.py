@@ -232,7 +232,8 @@ def _standing_at_command(record: Command) -> Standing:
     index = record.index if isinstance(record.index, int) else 0
     match record:
         case CallStarted() | TimerSet() | WaitStarted():
-            return Standing(Status.WAITING, records=1, steps=index, waits=(record,))
+            extras = Extras(is_aside=record.releases)
+            return Standing(Status.WAITING, records=1, steps=index, waits=(record,), extras=extras)
         case StepAttemptFailed():
             waiting = Standing(Status.WAITING, records=1, steps=index, step_attempts=record.attempt)
             return waiting._replace(retry_after_ms=record.retry_after_ms, error=record.error)

@@ -71,12 +71,12 @@ async def read_parked(
     kept = [raw_id for entry in reversed(entries) for raw_id in aside_of(named(entry[1]))]
     begun = dict.fromkeys((*kept, *(turn.raw_id for turn in turns if turn.is_long and turn.raw_id is not None)))
     aside = [raw_id for raw_id in begun if raw_id not in ended and raw_id not in ids]
-    described = await _described(store, space, aside[-PARKED_MAX:], around)
-    return tuple(told for _, told in described if told.status is Status.PAUSED)
+    described = await _described(store, space, aside[-PARKED_MAX:], around, is_lane=False)
+    return tuple(told for _, told in described if told.status is Status.PAUSED or told.has_released_lane)
 
 
 async def _described(
-    store: Store, space: PartitionSpace, ids: Sequence[bytes], around: Surroundings
+    store: Store, space: PartitionSpace, ids: Sequence[bytes], around: Surroundings, *, is_lane: bool = True
 ) -> list[tuple[bytes, OpenInvocation]]:
     """Read the first and the last record of each, which is all that it takes."""
     streams = [space.invocation(raw_id) for raw_id in ids]
@@ -88,7 +88,7 @@ async def _described(
     head = format_id(space.type_name, space.number, ids[0]) if ids else ""
     for position, raw_id in enumerate(ids):
         notes = [noted(entry) for entry in (*firsts[position], *telling[position])]
-        behind = head if position else None
+        behind = head if position and is_lane else None
         told = _open(format_id(space.type_name, space.number, raw_id), notes, due[position], behind, around)
         described.append((raw_id, told))
     return described
@@ -110,6 +110,7 @@ def _open(
         0 if standing is None else max(standing.attempts, standing.step_attempts),
         retry_due_at,
         pause_of(notes, around),
+        standing is not None and standing.is_aside,
     )
 
 
@@ -143,6 +144,8 @@ def why(
     waited = waits_for(standing, retry_due_at, invocation_id, since)
     if waited is not None:
         return waited
+    if around.pauses:
+        return f"goes no further than its next durable point: {'; '.join(map(str, around.pauses))}"
     if standing.status is Status.WAITING:
         return _waits(standing, retry_due_at, around)
     holder = around.owner.holder
@@ -171,15 +174,16 @@ def waits_for(
     waiting = standing.waiting
     if waiting is None or standing.retry_after_ms is not None:
         return None
+    released = "has released its lane and " if waiting.releases else ""
     if isinstance(waiting, WaitStarted):
         began = "" if since is None else f", since {since:%Y-%m-%d %H:%M:%S} UTC"
-        return f"waits for {_what_comes(waiting, invocation_id)}{began}{when}"
+        return f"{released}waits for {_what_comes(waiting, invocation_id)}{began}{when}"
     if not isinstance(waiting, CallStarted):
-        return f"waits in its {in_words_of(waiting)}{when}"
+        return f"{released}waits in its {in_words_of(waiting)}{when}"
     callee = format_id(waiting.type_name, waiting.partition, waiting.invocation)
     if waiting.is_attached:
-        return f"waits for the result of {callee}"
-    return f"waits for the reply to its {in_words_of(waiting)}, {callee}"
+        return f"{released}waits for the result of {callee}"
+    return f"{released}waits for the reply to its {in_words_of(waiting)}, {callee}"
 
 
 def _what_comes(wait: WaitStarted, invocation_id: str) -> str:

@@ -286,6 +286,16 @@ def take_signal(space: PartitionSpace, key_text: str, number: int) -> Operation:
     return (b"G", space.signals(key_text), str(number))
 
 
+def pause(space: PartitionSpace, field: str, facts: bytes) -> Operation:
+    """Note that exclusive work of an object, or of all objects, has to stop."""
+    return (b"h", space.paused, field, facts)
+
+
+def end_pause(space: PartitionSpace, field: str) -> Operation:
+    """Note that it goes on."""
+    return (b"G", space.paused, field)
+
+
 def set_aside(space: PartitionSpace, key_text: str, raw_id: bytes) -> Operation:
     """Note that an invocation outside of its lane goes on needing its large values."""
     return (b"m", space.set_aside(key_text), raw_id)

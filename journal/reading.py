@@ -15,15 +15,15 @@ from .descriptions import (
     KeptResult,
     LaneDescription,
     ObjectDescription,
-    OpenInvocation,
     Place,
     ResultKind,
     StateValue,
 )
 from .key import InvocationId, Key, format_id
 from .keyspace import PartitionSpace
+from .lane_holding import held_since, with_lane
 from .lane_reading import ask
-from .noted import Bound, Noted, moment, named, noted, read_stream, standing_of, steps_of, written_at_ms
+from .noted import Bound, Noted, moment, noted, read_stream, standing_of, steps_of
 from .open_reading import (
     INBOX,
     cancel_of,
@@ -36,6 +36,8 @@ from .open_reading import (
     waits_for,
 )
 from .outcomes import Outcome, Refused, Rejected, Replayed, Stopped, Succeeded, decode_outcome
+from .pauses import told as told_pauses
+from .pauses import words_of
 from .records import Accepted
 from .signal_reading import early_of, read_early
 from .snapshots import FIRST_VERSION, Entry, fold, is_whole
@@ -81,8 +83,10 @@ async def describe(store: Store, invocation: InvocationId) -> InvocationDescript
             (last,) = await ask(store, [("XREVRANGE", stream, "+", "-", "COUNT", 1)], [stream])
             notes.extend(noted(entry) for entry in last)
         due_at = None if due_ms is None else moment(float(due_ms))
-        return _with_records(told, notes, due_at, around, is_cut=is_cut)
-    return told if outcome is not None else await _in_inbox(store, space, raw_id, told, around)
+        told = _with_records(told, notes, due_at, around, is_cut=is_cut)
+    elif outcome is None:
+        told = await _in_inbox(store, space, raw_id, told, around)
+    return await with_lane(store, space, told, around)
 
 
 def _with_result(
@@ -153,6 +157,7 @@ def _with_records(
         undecodable=problem,
         is_cut=is_cut,
         signals=() if is_over else early_of(notes),
+        has_released_lane=standing is not None and standing.is_aside,
     )
 
 
@@ -219,9 +224,11 @@ async def inspect(
         ("LLEN", lane),
         ("SISMEMBER", space.runnable, key_text),
         ("XREVRANGE", history, "+", "-", "COUNT", asked),
+        words_of(space, key_text),
     ]
-    keys = [lane, lane, space.runnable, history]
-    around, (ids, length, is_runnable, newest) = await look(store, space, commands, keys)
+    keys = [lane, lane, space.runnable, history, space.paused]
+    around, (ids, length, is_runnable, newest, paused) = await look(store, space, commands, keys)
+    around = replace(around, pauses=told_pauses(paused, around.in_charge))
     shown: list[Entry] = newest[:timeline_entries]
     state, state_problem, state_version = await _state(store, space, key_text, newest, asked)
     opened = await read_open(store, space, ids, around)
@@ -239,11 +246,12 @@ async def inspect(
             opened,
             length,
             bool(is_runnable),
-            _held_since(opened, shown),
+            held_since(opened[0].accepted_at if opened else None, shown),
             await read_parked(store, space, shown, ids, around),
             waiting,
             inbox_length,
             inbox_read,
+            around.pauses,
         ),
         tuple(await read_timeline(store, space, shown, ids)),
         is_timeline_cut=len(newest) > timeline_entries,
@@ -278,12 +286,3 @@ def _value(name: str, stored: bytes, large: Mapping[str, bytes | None]) -> State
         return StateValue(name, stored)
     packed = large[name]
     return StateValue(name, stored, LEFT_OUT) if packed is None else StateValue(name, packed)
-
-
-def _held_since(opened: Sequence[OpenInvocation], newest: Sequence[Entry]) -> datetime | None:
-    """Return since when the holder holds the lane: since its acceptance, or the end of the one before it."""
-    accepted_at = opened[0].accepted_at if opened else None
-    if accepted_at is None:
-        return None
-    ended_at = next((moment(written_at_ms(entry[0])) for entry in newest if b"f" in named(entry[1])), accepted_at)
-    return max(accepted_at, ended_at)

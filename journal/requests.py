@@ -30,6 +30,7 @@ class RequestKind(StrEnum):
 
     CALL = "call"
     SEND = "send"
+    PAUSE = "pause"
     RESUME = "resume"
     RESTART = "restart"
     REPAIR = "repair"
@@ -63,6 +64,7 @@ _MESSAGES: Final = frozenset(
 #: What is asked of an invocation that was taken in before, so that it goes on or ends.
 _ABOUT_AN_INVOCATION: Final = frozenset(
     {
+        RequestKind.PAUSE,
         RequestKind.RESUME,
         RequestKind.RESTART,
         RequestKind.SIGNAL,
@@ -111,8 +113,8 @@ class Request:
     def may_exceed_memory(self) -> bool:
         """Whether it is put into the inbox also while the store's memory is full.
 
-        It lets something go on that was taken in before, it only reads, or it may lie there already: a refusal would
-        say that nothing was taken in, and that is not known.
+        It lets something go on that was taken in before, or stops it, it only reads, or it may lie there already: a
+        refusal would say that nothing was taken in, and that is not known.
         """
         return self.kind in _ABOUT_AN_INVOCATION or self.shared or self.again
 
@@ -144,6 +146,7 @@ class Request:
 _TAGS: Final[Mapping[RequestKind, int]] = {
     RequestKind.CALL: 96,
     RequestKind.SEND: 97,
+    RequestKind.PAUSE: 107,
     RequestKind.RESUME: 98,
     RequestKind.RESTART: 110,
     RequestKind.REPAIR: 106,
@@ -191,10 +194,11 @@ _LAYOUTS: Final[Mapping[int, Layout[Request]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ResumeOrder:
-    """The payload of a request to let a parked invocation go on.
+    """The payload of a request to let a parked invocation go on, or what was paused of an object or a type.
 
     Args:
-        invocation: Raw id of the parked invocation.
+        invocation: Raw id of the parked invocation; empty where the object is to go on that the request names, or where
+            it names none, all objects of the partition.
         by: Who asks for it.
         reason: Why, in words.
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from .descriptions import PartitionOwner
+from .descriptions import ObjectPause, PartitionOwner
 from .keyspace import PartitionSpace, owners_key, types_key
 from .lane_reading import ask
 from .noted import moment
@@ -28,6 +28,7 @@ class Surroundings:
         in_charge: Who is in charge of the object type, None where nobody has said so.
         is_type_known: Whether the namespace has the object type.
         full: Why no step is started and nothing is taken in, None while there is room in the store.
+        pauses: What stops the exclusive work of the object that is read, where that is known.
     """
 
     owner: PartitionOwner
@@ -35,6 +36,7 @@ class Surroundings:
     in_charge: str | None
     is_type_known: bool
     full: str | None = None
+    pauses: tuple[ObjectPause, ...] = ()
 
     @property
     def now(self) -> datetime:

@@ -135,6 +135,8 @@ class Extras:
         compensation: What began to undo it, while that lasts.
         has_failed_undo: Whether an undo was given up.
         signals: The ids of the messages that it received.
+        is_aside: Whether it has left its lane to others while it waits.
+        returns: Whether what it waits for has come while it was paused: it returns when it is resumed.
     """
 
     branches: Mapping[Path, int] = field(default_factory=dict[Path, int])
@@ -144,6 +146,8 @@ class Extras:
     compensation: CompensationStarted | None = None
     has_failed_undo: bool = False
     signals: frozenset[bytes] = frozenset()
+    is_aside: bool = False
+    returns: bool = False
 
 
 _NO_EXTRAS: Final = Extras()
@@ -182,6 +186,11 @@ class Standing(NamedTuple):
     def is_terminal(self) -> bool:
         """Whether nothing may follow."""
         return self.status in TERMINAL
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether it is in no lane: it has left its own to others while it waits."""
+        return self.extras.is_aside
 
     @property
     def waiting(self) -> OpenWait | None:
@@ -366,15 +375,20 @@ def _past(extras: Extras, place: Place) -> Extras:
 def _wait(standing: Standing, record: OpenWait) -> Standing:
     _check_next(standing, record)
     waits = (*standing.waits, record)
+    extras = standing.extras
+    if record.releases:
+        if standing.waits or not isinstance(record.index, int):
+            raise _illegal(standing, record, "the lane is left only for what all of it waits for")
+        extras = replace(extras, is_aside=True)
     return Standing(
-        _going(waits, standing.extras),
+        _going(waits, extras),
         records=standing.records + 1,
         steps=standing.steps,
         attempts=standing.attempts,
         step_attempts=0 if isinstance(record.index, int) else standing.step_attempts,
         error=standing.error,
         waits=waits,
-        extras=standing.extras,
+        extras=extras,
     )
 
 
@@ -409,8 +423,15 @@ def _without_wait(standing: Standing, place: Place, extras: Extras) -> Standing:
     waits = tuple(wait for wait in standing.waits if wait.index != place)
     extras = _past(extras, place)
     goes_on = standing.status in _GOING and standing.retry_after_ms is None
+    status = _going(waits, extras) if goes_on else standing.status
+    if extras.is_aside and standing.status is Status.PAUSED:
+        extras = replace(extras, returns=True)
+    elif extras.is_aside:
+        # It has a place in its lane again, and what runs there may not have ended.
+        extras = replace(extras, is_aside=False)
+        status = Status.QUEUED if extras.compensation is None else status
     return standing._replace(
-        status=_going(waits, extras) if goes_on else standing.status,
+        status=status,
         records=standing.records + 1,
         steps=standing.steps + 1 if isinstance(place, int) else standing.steps,
         step_attempts=0 if isinstance(place, int) else standing.step_attempts,
@@ -506,8 +527,13 @@ def _resume(standing: Standing, record: Record) -> Standing:
 def _unparked(standing: Standing) -> Standing:
     # The retries are counted anew: whoever resumes says that another try is worth it.
     extras = standing.extras
+    status = Status.QUEUED if extras.compensation is None else Status.COMPENSATING
+    if extras.is_aside and extras.returns:
+        extras = replace(extras, is_aside=False, returns=False)
+    elif extras.is_aside:
+        status = Status.WAITING
     return Standing(
-        Status.QUEUED if extras.compensation is None else Status.COMPENSATING,
+        status,
         records=standing.records + 1,
         steps=standing.steps,
         error=standing.error,

@@ -1,6 +1,8 @@
 """What an exclusive handler may ask of other objects and of the clock: `call`, `send`, `attach` and `sleep`."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -35,29 +37,61 @@ class Messaging(ABC):
 
     @overload
     @abstractmethod
-    async def call(self, handler: "Handler[NoInput, Output]", key: Key | str, /) -> Output: ...
+    async def call(
+        self,
+        handler: "Handler[NoInput, Output]",
+        key: Key | str,
+        /,
+        *,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> Output: ...
     @overload
     @abstractmethod
-    async def call(self, handler: "Handler[Input, Output]", key: Key | str, argument: Input, /) -> Output: ...
+    async def call(
+        self,
+        handler: "Handler[Input, Output]",
+        key: Key | str,
+        argument: Input,
+        /,
+        *,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> Output: ...
     @overload
     @abstractmethod
-    async def call(self, object_name: str, key: Key | str, handler_name: str, argument: Any = ..., /) -> Any: ...
+    async def call(
+        self,
+        object_name: str,
+        key: Key | str,
+        handler_name: str,
+        argument: Any = ...,
+        /,
+        *,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> Any: ...
     @abstractmethod
-    async def call(self, target: Any, key: Key | str, /, *rest: Any) -> Any:
+    async def call(
+        self, target: Any, key: Key | str, /, *rest: Any, release_lane: bool = False, expects: Iterable[str] = ()
+    ) -> Any:
         """Call another object and wait for its output, for as long as it takes: also while its handler is paused.
 
-        The lane of this object stays held meanwhile, and `inspect` shows it with what it waits for. The wait costs no
-        concurrency, and outlives this process. The output is recorded: no replay calls again.
+        The lane of this object stays held meanwhile, unless it is released, and `inspect` shows it with what it waits
+        for. The wait costs no concurrency, and outlives this process. The output is recorded: no replay calls again.
 
         Args:
             target: The handler; or the name of the object type, with the handler's name behind the key.
             key: The object, as `Key` or `tenant/key`.
             rest: The argument, for a handler that takes one.
+            release_lane: Whether others may change this object meanwhile; see `release_lane`.
+            expects: Names of state values that nobody else may have changed when it returns, with `release_lane=True`.
 
         Returns:
             The output: of the declared type by reference, of plain values by name.
 
         Raises:
+            Superseded: Others have changed what was expected to stay.
             Deadlock: This handler, or one that waits for it, holds the lane that the call would wait for; the error
                 names the path.
             InvocationFailed: The handler ended with a `TerminalError`. Uncaught, it ends this invocation as failed.
@@ -144,13 +178,35 @@ class Messaging(ABC):
         """
 
     @abstractmethod
-    async def sleep(self, duration: timedelta | float, /) -> None:
+    async def sleep(
+        self, duration: timedelta | float, /, *, release_lane: bool = False, expects: Iterable[str] = ()
+    ) -> None:
         """Wait for a while, by the partition's time: never less, also when the process ends meanwhile.
 
-        The lane stays held; the wait costs no concurrency.
+        The lane stays held, unless it is released; the wait costs no concurrency.
 
         Args:
             duration: Seconds, or a timedelta.
+            release_lane: Whether others may change this object meanwhile; see `release_lane`.
+            expects: Names of state values that nobody else may have changed when it returns, with `release_lane=True`.
+
+        Raises:
+            Superseded: Others have changed what was expected to stay.
+        """
+
+    @abstractmethod
+    def release_lane(self, *, expects: Iterable[str] = ()) -> AbstractAsyncContextManager[None]:
+        """Leave the lane to others during each wait of a block: `async with ctx.release_lane():`.
+
+        With the record of a wait, what was written to the state becomes durable and the lane goes to whoever is next.
+        The handler leaves memory. When the wait has ended, the invocation gets the head of the lane, behind what runs
+        there, and reads what the others have written. Between its waits it holds the lane as ever.
+
+        It is for the handler itself: no branches are made in the block, and none goes on beside it.
+
+        Args:
+            expects: Names of state values. At the end of the block each has to be what it was at its beginning, or what
+                the handler itself has written since; else the block ends with `Superseded`, which names them.
         """
 
 
@@ -164,15 +220,44 @@ class BlockingMessaging(ABC):
 
     @overload
     @abstractmethod
-    def call(self, handler: "Handler[NoInput, Output]", key: Key | str, /) -> Output: ...
+    def call(
+        self,
+        handler: "Handler[NoInput, Output]",
+        key: Key | str,
+        /,
+        *,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> Output: ...
     @overload
     @abstractmethod
-    def call(self, handler: "Handler[Input, Output]", key: Key | str, argument: Input, /) -> Output: ...
+    def call(
+        self,
+        handler: "Handler[Input, Output]",
+        key: Key | str,
+        argument: Input,
+        /,
+        *,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> Output: ...
     @overload
     @abstractmethod
-    def call(self, object_name: str, key: Key | str, handler_name: str, argument: Any = ..., /) -> Any: ...
+    def call(
+        self,
+        object_name: str,
+        key: Key | str,
+        handler_name: str,
+        argument: Any = ...,
+        /,
+        *,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> Any: ...
     @abstractmethod
-    def call(self, target: Any, key: Key | str, /, *rest: Any) -> Any:
+    def call(
+        self, target: Any, key: Key | str, /, *rest: Any, release_lane: bool = False, expects: Iterable[str] = ()
+    ) -> Any:
         """Call another object and wait for its output; see `ObjectContext.call`."""
 
     @overload
@@ -218,5 +303,9 @@ class BlockingMessaging(ABC):
         """Wait for the output of an invocation that was asked for elsewhere; see `ObjectContext.attach`."""
 
     @abstractmethod
-    def sleep(self, duration: timedelta | float, /) -> None:
+    def sleep(self, duration: timedelta | float, /, *, release_lane: bool = False, expects: Iterable[str] = ()) -> None:
         """Wait for a while; see `ObjectContext.sleep`."""
+
+    @abstractmethod
+    def release_lane(self, *, expects: Iterable[str] = ()) -> AbstractContextManager[None]:
+        """Leave the lane to others during the waits of a block: `with ctx.release_lane():`; see `ObjectContext`."""

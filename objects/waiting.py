@@ -1,7 +1,7 @@
 """What an exclusive handler may wait for, and may tell others who wait: awakeables and signals."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
@@ -31,16 +31,25 @@ class Awakeable(ABC, Generic[T_co]):
         """What is given to whoever is to complete it, e.g. `Order.3.0193….7`; the same one in every replay."""
 
     @abstractmethod
-    async def wait(self, *, timeout: timedelta | float | None = None) -> T_co:
+    async def wait(
+        self,
+        *,
+        timeout: timedelta | float | None = None,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> T_co:
         """Wait until it is completed, for as long as it takes or until a timeout; once it is, this returns at once.
 
-        The lane stays held meanwhile; the wait costs no concurrency and outlives this process.
+        The lane stays held meanwhile, unless it is released; the wait costs no concurrency and outlives this process.
 
         Args:
             timeout: Seconds, or a timedelta, by the partition's time. A wait that has timed out ends the awakeable:
                 who completes it afterwards is told that it has expired.
+            release_lane: Whether others may change this object meanwhile; see `ObjectContext.release_lane`.
+            expects: Names of state values that nobody else may have changed when it returns, with `release_lane=True`.
 
         Raises:
+            Superseded: Others have changed what was expected to stay.
             WaitTimeout: It was not completed in time.
             TerminalError: It was rejected; the message and the code are those of the rejection.
             InvalidInput: It was completed with a value of another type. Uncaught, it ends this invocation as failed.
@@ -74,7 +83,16 @@ class Waiting(ABC):
         """
 
     @abstractmethod
-    async def signal(self, name: str, type: TypeForm[T], /, *, timeout: timedelta | float | None = None) -> T:
+    async def signal(
+        self,
+        name: str,
+        type: TypeForm[T],
+        /,
+        *,
+        timeout: timedelta | float | None = None,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> T:
         """Wait for a signal: one to this invocation, or one to its object. Each signal is taken by one wait.
 
         Signals that came early are taken in the order in which they came, those to this invocation first. Where several
@@ -84,8 +102,11 @@ class Waiting(ABC):
             name: Its name.
             type: What it carries, whatever pydantic understands.
             timeout: Seconds, or a timedelta, by the partition's time.
+            release_lane: Whether others may change this object meanwhile; see `ObjectContext.release_lane`.
+            expects: Names of state values that nobody else may have changed when it returns, with `release_lane=True`.
 
         Raises:
+            Superseded: Others have changed what was expected to stay.
             WaitTimeout: None came in time.
             InvalidInput: It carries a value of another type. Uncaught, it ends this invocation as failed.
             PayloadTooLarge: The name has more than 256 bytes.
@@ -155,7 +176,13 @@ class BlockingAwakeable(ABC, Generic[T_co]):
         """What is given to whoever is to complete it."""
 
     @abstractmethod
-    def wait(self, *, timeout: timedelta | float | None = None) -> T_co:
+    def wait(
+        self,
+        *,
+        timeout: timedelta | float | None = None,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> T_co:
         """Wait until it is completed; see `Awakeable.wait`."""
 
 
@@ -175,7 +202,16 @@ class BlockingWaiting(ABC):
         """Make something that code outside completes by its id; see `ObjectContext.awakeable`."""
 
     @abstractmethod
-    def signal(self, name: str, type: TypeForm[T], /, *, timeout: timedelta | float | None = None) -> T:
+    def signal(
+        self,
+        name: str,
+        type: TypeForm[T],
+        /,
+        *,
+        timeout: timedelta | float | None = None,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> T:
         """Wait for a signal; see `ObjectContext.signal`."""
 
     @abstractmethod

@@ -18,6 +18,7 @@ from ..journal.reading import TIMELINE_ENTRIES
 from ..objects.handler import Handler, NoInput
 from ..objects.settings import Settings
 from ..objects.verdicts import WaitVerdict
+from ..objects.virtual_object import VirtualObject
 from .client import Client
 from .handle import Handle, Timeout, Verdict
 
@@ -189,9 +190,27 @@ class BlockingClient:
         """Return an object's state, lane and journal; as `Client.inspect`."""
         return self._run(lambda client: client.inspect(object_name, key, timeline_entries=timeline_entries))
 
-    def resume(self, invocation_id: str, *, reason: str, by: str, timeout: Timeout = None) -> None:
-        """Let a parked invocation go on; as `Client.resume`."""
-        self._run(lambda client: client.resume(invocation_id, reason=reason, by=by, timeout=timeout))
+    @overload
+    def pause(self, target: VirtualObject | str, /, *, reason: str, by: str, timeout: Timeout = None) -> None: ...
+    @overload
+    def pause(
+        self, object_type: VirtualObject | str, key: Key | str, /, *, reason: str, by: str, timeout: Timeout = None
+    ) -> None: ...
+    def pause(self, target: Any, key: Any = None, /, *, reason: str, by: str, timeout: Timeout = None) -> None:
+        """Stop an invocation, or the exclusive work of an object or a type; as `Client.pause`."""
+        rest = () if key is None else (key,)
+        self._run(lambda client: client.pause(target, *rest, reason=reason, by=by, timeout=timeout))
+
+    @overload
+    def resume(self, target: VirtualObject | str, /, *, reason: str, by: str, timeout: Timeout = None) -> None: ...
+    @overload
+    def resume(
+        self, object_type: VirtualObject | str, key: Key | str, /, *, reason: str, by: str, timeout: Timeout = None
+    ) -> None: ...
+    def resume(self, target: Any, key: Any = None, /, *, reason: str, by: str, timeout: Timeout = None) -> None:
+        """Let what is paused go on; as `Client.resume`."""
+        rest = () if key is None else (key,)
+        self._run(lambda client: client.resume(target, *rest, reason=reason, by=by, timeout=timeout))
 
     def restart(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -120,9 +122,12 @@ class BlockingExclusiveContext(BlockingReadingContext, BlockingObjectContext):
         """Register what is to be undone when the handler fails or is cancelled."""
         anyio.from_thread.run_sync(partial(self._exclusive.compensate, name, action, *arguments, **options))
 
-    def call(self, target: Any, key: Key | str, /, *rest: Any) -> Any:
+    def call(
+        self, target: Any, key: Key | str, /, *rest: Any, release_lane: bool = False, expects: Iterable[str] = ()
+    ) -> Any:
         """Call another object, or return what it answered in the recorded run."""
-        return anyio.from_thread.run(self._exclusive.call, target, key, *rest)
+        call = partial(self._exclusive.call, target, key, *rest, release_lane=release_lane, expects=expects)
+        return anyio.from_thread.run(call)
 
     def send(self, target: Any, key: Key | str, /, *rest: Any, delay: timedelta | float | None = None) -> Sent:
         """Send a message to an object, unless the recorded run has sent it."""
@@ -132,9 +137,9 @@ class BlockingExclusiveContext(BlockingReadingContext, BlockingObjectContext):
         """Make something that code outside completes, the same one at each replay."""
         return ThreadAwakeable(anyio.from_thread.run(self._exclusive.awakeable, type))
 
-    def signal(self, name: str, type: Any, /, *, timeout: timedelta | float | None = None) -> Any:
+    def signal(self, name: str, type: Any, /, **options: Any) -> Any:
         """Wait for a signal, or return the one that the recorded run got."""
-        return anyio.from_thread.run(partial(self._exclusive.signal, name, type, timeout=timeout))
+        return anyio.from_thread.run(partial(self._exclusive.signal, name, type, **options))
 
     def resolve_awakeable(self, awakeable_id: str, value: Any, /, type: Any = None) -> WaitVerdict:
         """Complete another invocation's awakeable, or return what the recorded run was told."""
@@ -152,9 +157,21 @@ class BlockingExclusiveContext(BlockingReadingContext, BlockingObjectContext):
         """Wait for the end of an invocation, or return what the recorded run was told of it."""
         return anyio.from_thread.run(self._exclusive.attach, invocation_id, type)
 
-    def sleep(self, duration: timedelta | float, /) -> None:
+    def sleep(self, duration: timedelta | float, /, *, release_lane: bool = False, expects: Iterable[str] = ()) -> None:
         """Wait for a while, counted from when the recorded run began to."""
-        anyio.from_thread.run(self._exclusive.sleep, duration)
+        anyio.from_thread.run(partial(self._exclusive.sleep, duration, release_lane=release_lane, expects=expects))
+
+    @contextmanager
+    def release_lane(self, *, expects: Iterable[str] = ()) -> Generator[None]:
+        """Leave the lane to others during the waits of a block."""
+        release = self._exclusive.release_lane(expects=expects)
+        anyio.from_thread.run_sync(release.enter)
+        try:
+            yield
+        except BaseException:
+            anyio.from_thread.run_sync(partial(release.leave, is_failed=True))
+            raise
+        anyio.from_thread.run_sync(partial(release.leave, is_failed=False))
 
 
 class ThreadAwakeable(BlockingAwakeable[Any]):
@@ -173,6 +190,6 @@ class ThreadAwakeable(BlockingAwakeable[Any]):
     def __repr__(self) -> str:
         return f"Awakeable({self.id!r})"
 
-    def wait(self, *, timeout: timedelta | float | None = None) -> Any:
+    def wait(self, **options: Any) -> Any:
         """Wait until it is completed."""
-        return anyio.from_thread.run(partial(self._awakeable.wait, timeout=timeout))
+        return anyio.from_thread.run(partial(self._awakeable.wait, **options))

@@ -69,6 +69,11 @@ class BranchTasks(ABC):
         return self.of_task(asyncio.current_task()) or self.main
 
     @property
+    def is_alone(self) -> bool:
+        """Whether the handler itself asks, and none of its branches goes on."""
+        return not self._branches and self.current is self.main
+
+    @property
     def is_main_here(self) -> bool:
         """Whether the handler itself runs now, and none of its branches."""
         return self.current is self.main

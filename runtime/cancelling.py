@@ -20,6 +20,7 @@ from ..journal.outcomes import Stopped, Succeeded, encode_outcome
 from ..journal.records import Accepted, CancelRequested, PauseReason, Record
 from ..journal.requests import Request, RequestKind
 from ..journal.transitions import Standing, Status
+from .aside import returning
 from .cancel_delivery import cancels, cascade
 from .due_times import entry_of, forget_due
 from .endings import accept_in_order, answer, finish, record, refuse, rejoining
@@ -265,7 +266,7 @@ class Cancelling:
         is_undone = extras.compensation is None and not extras.has_failed_undo
         more = [*self._answered(asked, OVER), operations.unschedule(invocation.raw_id)]
         more.extend(cancels(lane, invocation, order.by, order.reason, cascades=order.cascades))
-        if partition.parked.pop(invocation.raw_id, None) is not None:
+        if partition.parked.pop(invocation.raw_id, None) is not None or invocation in lane.aside:
             more.append(operations.take_up(partition.space, lane.key_text, invocation.raw_id))
         elif any(each.accepted and each is not invocation for each in lane.queue):
             more.append(operations.unpark(lane.key_text))
@@ -327,7 +328,7 @@ def _lane_of(invocation: Invocation) -> Lane | None:
     lane = cast("Lane | None", getattr(invocation, "lane", None))
     if lane is None or not lane.loaded or lane.refused or lane.error is not None or invocation.ended:
         return None
-    is_here = invocation in lane.queue or invocation.raw_id in lane.partition.parked
+    is_here = invocation in lane.queue or invocation in lane.aside or invocation.raw_id in lane.partition.parked
     return lane if is_here else None
 
 
@@ -367,6 +368,9 @@ def _note(lane: Lane, invocation: Invocation, fact: Record) -> list[Operation]:
 
 def _brought_back(lane: Lane, invocation: Invocation) -> list[Operation]:
     """Return what lets an invocation run again: at the head of its lane where it had left it."""
+    if invocation in lane.aside:
+        invocation.entry = None
+        return returning(lane, invocation)
     is_aside = lane.partition.parked.pop(invocation.raw_id, None) is not None
     running = holder(lane)
     if is_aside and running is not None:

@@ -24,7 +24,7 @@ from ..journal.keyspace import PartitionSpace
 from ..journal.outcomes import Replayed, Succeeded
 from ..journal.record_bytes import decode
 from ..journal.records import Accepted, Paused
-from ..journal.requests import CLIENT_BYTES, Request, RequestKind, RestartOrder, ResumeOrder
+from ..journal.requests import CLIENT_BYTES, Request, RequestKind, RestartOrder
 from ..journal.store import Store
 from ..journal.urls import EmbeddedAddress, parse_store_url
 from ..objects.handler import Handler, NoInput
@@ -33,7 +33,9 @@ from ..objects.types import Boundary, boundary_of
 from .answers import Answers, Ended
 from .cancel_client import CancelClient
 from .door import DoorClosed, LocalDoor, LocalRoutes
+from .explaining import explained
 from .handle import Handle, Timeout, seconds_of, value_of
+from .operating import Operating
 from .orders import Order, milliseconds, order_of
 from .places import Places
 from .remote import Patience, Remote
@@ -63,7 +65,7 @@ def reachable(url: str) -> str:
     return found
 
 
-class Client(SignalSender):
+class Client(SignalSender, Operating):
     """Calls objects, whichever process holds them; use it as an async context manager.
 
     A call without `timeout` waits for as long as it takes; that its request becomes durable is waited for 30 s at most.
@@ -190,21 +192,10 @@ class Client(SignalSender):
             StoreError: The store was away for too long, or refused.
         """
         order = self._order(target, key, rest, idempotency_key)
-        raw_id = new_invocation_id()
-        patience = Patience(seconds_of(timeout))
-        door = None if self._local is None else self._local.route(order.object_name, order.key_text)
-        ended = None if door is None else await self._enter(door, order, raw_id, idempotency_key, patience)
-        if type(ended) is Succeeded and order.output is not None:
-            return order.output.load(ended.result)
-        space = await self._space(order, patience)
-        if ended is None:
-            if door is None and order.only_takes_in:
-                self.store.memory_of(space).check()
-            request = order.request(RequestKind.CALL, raw_id, idempotency_key, self._id, again=door is not None)
-            ended = await self.remote.ask(space, request, patience)
-        elif isinstance(ended, Replayed):
-            ended = await self.remote.follow(space, ended, patience)
-        return await self.output_of(ended, InvocationId(space.type_name, space.number, raw_id), order.output)
+        try:
+            return await self._answer_of(order, idempotency_key, timeout)
+        except CallTimeout as error:
+            raise await explained(self.store, error) from None
 
     @overload
     async def send(
@@ -316,23 +307,6 @@ class Client(SignalSender):
         parsed = Key.parse(key)
         space = self._places.known(object_name, str(parsed)) or await self._places.learned(object_name, str(parsed))
         return await reading.inspect(self.store, space, parsed, timeline_entries=timeline_entries)
-
-    async def resume(self, invocation_id: str, *, reason: str, by: str, timeout: Timeout = None) -> None:
-        """Let a parked invocation go on, with its retries counted anew.
-
-        Args:
-            invocation_id: The invocation.
-            reason: Why, for the record.
-            by: Who decides it, for the record.
-            timeout: How long to wait for the owner's verdict.
-
-        Raises:
-            CallError: It is not paused, or not known.
-            CallTimeout: The time passed; the request stays where it is.
-        """
-        invocation = parse_id(invocation_id)
-        order = ResumeOrder(invocation.raw, by, reason)
-        await self._order_about(invocation, RequestKind.RESUME, order.encode(), timeout)
 
     async def restart(
         self,
@@ -467,6 +441,23 @@ class Client(SignalSender):
         """
         owner = await self._places.owner(invocation.type_name) if isinstance(ended, Paused) else ""
         return value_of(ended, output, str(invocation), owner)
+
+    async def _answer_of(self, order: Order, idempotency_key: str | None, timeout: Timeout) -> Any:
+        raw_id = new_invocation_id()
+        patience = Patience(seconds_of(timeout))
+        door = None if self._local is None else self._local.route(order.object_name, order.key_text)
+        ended = None if door is None else await self._enter(door, order, raw_id, idempotency_key, patience)
+        if type(ended) is Succeeded and order.output is not None:
+            return order.output.load(ended.result)
+        space = await self._space(order, patience)
+        if ended is None:
+            if door is None and order.only_takes_in:
+                self.store.memory_of(space).check()
+            request = order.request(RequestKind.CALL, raw_id, idempotency_key, self._id, again=door is not None)
+            ended = await self.remote.ask(space, request, patience)
+        elif isinstance(ended, Replayed):
+            ended = await self.remote.follow(space, ended, patience)
+        return await self.output_of(ended, InvocationId(space.type_name, space.number, raw_id), order.output)
 
     def _order(self, target: Any, key: Key | str, rest: tuple[Any, ...], idempotency_key: str | None) -> Order:
         return order_of(

@@ -27,9 +27,10 @@ from .conductor import Conductor
 from .large_reads import whole
 from .large_values import USUAL_BYTES, compact, note
 from .log import InvocationLog
-from .misuse import ContextClosed, ForeignTask, InterruptedStep, InterruptedWait, NestedStep
+from .misuse import ContextClosed, ForeignTask, InterruptedStep, InterruptedWait, NestedStep, ReleasedInBranch
 from .orders import milliseconds
 from .patches import has_patch
+from .releasing import LaneRelease
 from .waiting_context import WaitingContext
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class ExclusiveContext(WaitingContext):
         "index",
         "interrupted_by",
         "recorded_errors",
+        "release",
         "writes",
     )
 
@@ -115,6 +117,8 @@ class ExclusiveContext(WaitingContext):
         self.conductor: Conductor | None = None
         #: The handler's own coroutine, where it has one.
         self.coroutine: Any = None
+        #: The block that leaves the lane to others during its waits, while the handler is in one.
+        self.release: LaneRelease | None = None
         self.index = 0
         #: What is undone when the handler fails or is cancelled, in the order of registration.
         self.compensations: list[Compensation] = []
@@ -214,6 +218,8 @@ class ExclusiveContext(WaitingContext):
     def _write(self, name: str, packed: bytes | None) -> None:
         self.writes[name] = packed
         self._kept_back.discard(name)
+        if self.release is not None and name in self.release.expected:
+            self.release.expected[name] = packed
 
     def _check_writable(self, call: str, name: str) -> None:
         if self._is_closed:
@@ -324,9 +330,14 @@ class ExclusiveContext(WaitingContext):
         finally:
             branch.step = None
 
-    async def call(self, target: Any, key: Key | str, /, *rest: Any) -> Any:
+    async def call(
+        self, target: Any, key: Key | str, /, *rest: Any, release_lane: bool = False, expects: Iterable[str] = ()
+    ) -> Any:
         """Call another object, or return what it answered in the recorded run."""
         self._check_command("call")
+        if self.releases(expects, release_lane=release_lane):
+            async with self.release_lane(expects=expects):
+                return await self.call(target, key, *rest)
         order = self._messages.order(target, key, rest)
         return await self.unbroken("call", self._messages.call(self, self._lane, self._invocation, order))
 
@@ -345,11 +356,43 @@ class ExclusiveContext(WaitingContext):
         attaching = self._messages.attach(self, self._lane, self._invocation, target, output)
         return await self.unbroken("attach", attaching)
 
-    async def sleep(self, duration: timedelta | float, /) -> None:
+    async def sleep(
+        self, duration: timedelta | float, /, *, release_lane: bool = False, expects: Iterable[str] = ()
+    ) -> None:
         """Wait for a while, counted from when the recorded run began to."""
         self._check_command("sleep")
+        if self.releases(expects, release_lane=release_lane):
+            async with self.release_lane(expects=expects):
+                await self.sleep(duration)
+            return
         delay_ms = milliseconds(duration, "the duration")
         await self.unbroken("sleep", self._messages.sleep(self, self._lane, self._invocation, delay_ms))
+
+    def release_lane(self, *, expects: Iterable[str] = ()) -> LaneRelease:
+        """Leave the lane to others during the waits of a block."""
+        return LaneRelease(self, expects)
+
+    @staticmethod
+    def releases(expects: Iterable[str], *, release_lane: bool) -> bool:
+        """Return whether a wait is to leave the lane to others."""
+        if expects and not release_lane:
+            raise TypeError(
+                "expects= goes with release_lane=True: while the lane is held, nobody else changes the state"
+            )
+        return release_lane
+
+    def check_may_release(self) -> None:
+        """Refuse to leave the lane to others where other branches of the handler go on in it.
+
+        Raises:
+            ReleasedInBranch: That is so.
+            RuntimeError: It is left already.
+        """
+        self._check_command("release_lane")
+        if self.release is not None:
+            raise RuntimeError("the lane is left to others already: ctx.release_lane() does not stand in itself")
+        if self.conductor is not None and not self.conductor.is_alone:
+            raise ReleasedInBranch
 
     async def unbroken(self, what: str, doing: Coroutine[Any, Any, Result]) -> Result:
         """Await what a call of ctx does; a timeout of somebody else's that breaks it off dooms the run."""
@@ -399,6 +442,8 @@ class ExclusiveContext(WaitingContext):
             ForeignTask: None of this handler does.
         """
         self._check_command(call)
+        if self.release is not None:
+            raise ReleasedInBranch
         if self.conductor is None:
             # What is replayed so far was a prefix of the journal; in a live run all of it is behind.
             left = len(self._recorded) if self._recorded else 0

@@ -118,7 +118,16 @@ def _back_in_order(lane: Lane, taken: Collection[Invocation]) -> list[Operation]
 def listed(lane: Lane) -> list[bytes]:
     """Return the list that a lane has once everything that is queued is written."""
     aside = skips(lane.partition.virtual_object)
-    return [each.raw_id for each in lane.queue if each.accepted and not each.ended and not (aside and _is_paused(each))]
+    return [
+        each.raw_id
+        for each in lane.queue
+        if each.accepted and not each.ended and not (aside and _is_paused(each)) and not has_left(each)
+    ]
+
+
+def has_left(invocation: Invocation) -> bool:
+    """Return whether it has left its lane, which it does in memory once that is durable."""
+    return invocation.standing is not None and invocation.standing.is_aside
 
 
 def _is_paused(invocation: Invocation) -> bool:
@@ -166,10 +175,21 @@ def accept_in_order(lane: Lane, last: Invocation) -> None:
             writes, taken = [], []
     if writes:
         writes.extend(_back_in_order(lane, set(taken)))
-        if lane.queue[0].stands_still:
+        if stands_still(lane.queue[0]):
             # What came in behind a head that waits can't run either: whoever takes over need not read the lane.
             writes.append(operations.stand_still(lane.key_text))
         lane.accept(writes, taken, partial(_accepted, taken))
+
+
+def stands_still(head: Invocation) -> bool:
+    """Return whether the first of a lane waits for something that brings the lane into memory by itself."""
+    standing = head.standing
+    if standing is None:
+        return False
+    if standing.paused is not None:
+        is_for_the_next_owner = standing.paused.reason is PauseReason.NEEDS_VERSION
+        return not is_for_the_next_owner and not skips(head.lane.partition.virtual_object)
+    return head.stands_still
 
 
 def _accepted(taken: list[Invocation], now_ms: int, error: BaseException | None) -> None:
@@ -272,6 +292,8 @@ def finish(
         writes.extend(replies(lane, invocation, encoded if is_usual else encode_outcome(outcome)))
     writes.extend((*lane.history_trim(state), *more))
     lane.leave(invocation)
+    if not is_short and lane.queue and stands_still(lane.queue[0]):
+        writes.append(operations.stand_still(lane.key_text))
     invocation.ended = True
     done = partial(_finished, lane, invocation, outcome)
     lane.commit(writes, delta or None, done, takes_in=is_short, about=raw_id)
@@ -347,7 +369,15 @@ async def retry_later(lane: Lane, invocation: Invocation, error: BaseException, 
     await _write(lane, invocation, writes, delta, was_accepted=was_accepted)
 
 
-async def pause(lane: Lane, invocation: Invocation, reason: PauseReason, detail: str, error: Failure | None) -> None:
+async def pause(
+    lane: Lane,
+    invocation: Invocation,
+    reason: PauseReason,
+    detail: str,
+    error: Failure | None,
+    *,
+    by: str | None = None,
+) -> None:
     """Park an invocation until somebody resumes it, and tell its callers at once."""
     partition = lane.partition
     if invocation.ended:
@@ -357,7 +387,7 @@ async def pause(lane: Lane, invocation: Invocation, reason: PauseReason, detail:
     was_accepted = invocation.accepted
     delta = writes_kept_back(lane, invocation)
     writes = acceptance(lane, invocation)
-    fact = Paused(reason, detail, error)
+    fact = Paused(reason, detail, error, by)
     record(invocation, fact)
     writes.append(operations.record(partition.space, raw_id, fact))
     weigh_failure(lane, error)
@@ -365,6 +395,9 @@ async def pause(lane: Lane, invocation: Invocation, reason: PauseReason, detail:
         if invocation.refers:
             writes.append(operations.set_aside(partition.space, lane.key_text, raw_id))
         writes.append(operations.leave_lane(partition.space, lane.key_text, raw_id))
+        writes.append(operations.unschedule(raw_id))
+    elif has_left(invocation) or (lane.queue and lane.queue[0] is not invocation):
+        # Its lane goes on, up to it.
         writes.append(operations.unschedule(raw_id))
     else:
         writes.extend(parking(lane, invocation, reason))
@@ -396,7 +429,8 @@ def rejoining(lane: Lane, invocation: Invocation, *, is_aside: bool, running: In
     """Return what makes a lane runnable again; one that had left it is put at its head, or behind what runs."""
     space = lane.partition.space
     if not is_aside:
-        return [operations.unpark(lane.key_text)]
+        is_first = bool(lane.queue) and lane.queue[0] is invocation
+        return [operations.unpark(lane.key_text)] if is_first else []
     writes = [operations.take_up(space, lane.key_text, invocation.raw_id)]
     if running is not None:
         writes.append(operations.leave_lane(space, lane.key_text, running.raw_id))

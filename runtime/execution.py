@@ -17,7 +17,6 @@ from ..journal.errors import (
     InternalError,
     InvalidInput,
     InvalidOutput,
-    InvocationPaused,
     KeylaneError,
     PayloadTooLarge,
     RetryableError,
@@ -27,19 +26,22 @@ from ..journal.errors import (
 from ..journal.outcomes import Rejected, Stopped, Succeeded
 from ..journal.records import PauseReason
 from ..journal.transitions import Status
+from .aside import step_aside
 from .blocking_context import BlockingExclusiveContext
 from .bounds import check_unpacked, has_too_many_records, why_too_many
 from .cancel_delivery import is_due, is_only_cancelled, stopped, was_told
 from .compensation import is_begun, undo
 from .context import ExclusiveContext
-from .endings import finish, pause, refuse, retry_later, skips
+from .endings import finish, has_left, pause, refuse, retry_later
 from .failures import failure_of
 from .invocation import Hold, Invocation
 from .lane import Lane
 from .large_reads import whole
 from .migrations import bring_up_to_date
 from .own_context import in_own_context
+from .parking import park
 from .partition import Phase
+from .pausing import fulfil
 
 if TYPE_CHECKING:
     from ..objects.handler import Handler
@@ -86,7 +88,10 @@ class Execution:
                 if invocation is None or partition.phase is not Phase.OPEN:
                     break
                 lane.running = invocation
-                await self._run_guarded(lane, invocation)
+                if invocation.pause_wish is None:
+                    await self._run_guarded(lane, invocation)
+                if invocation.pause_wish is not None:
+                    await fulfil(lane, invocation)
         finally:
             lane.running = None
             lane.busy = False
@@ -116,7 +121,7 @@ class Execution:
         try:
             detail = f"the runtime failed on it: {type(error).__name__}"
             await pause(lane, invocation, PauseReason.RETRIES_SPENT, detail, failure_of(error))
-            self._park(lane, invocation)
+            park(lane, invocation)
         except Exception:
             logger.exception("%s: nor can it be parked", lane.partition.invocation_id(invocation.raw_id))
             invocation.hold = Hold.PAUSED
@@ -125,7 +130,7 @@ class Execution:
     async def _run(self, lane: Lane, invocation: Invocation) -> None:
         if invocation.needs is not None:
             await pause(lane, invocation, PauseReason.NEEDS_VERSION, invocation.needs, None)
-            self._park(lane, invocation)
+            park(lane, invocation)
             return
         task = None if invocation.handler.is_blocking else asyncio.current_task()
         # Another run kept it back, and is not the current one any more.
@@ -265,7 +270,9 @@ class Execution:
     def _unwound(self, lane: Lane, invocation: Invocation) -> None:
         """Take note of why a run ended from within: parked, or its lane has another history now."""
         if invocation.standing is not None and invocation.standing.status is Status.PAUSED:
-            self._park(lane, invocation)
+            park(lane, invocation)
+        elif has_left(invocation):
+            step_aside(lane, invocation)
 
     async def _failed(self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext, error: BaseException) -> None:
         if ctx.is_stale or invocation.ended:
@@ -279,7 +286,7 @@ class Execution:
             if has_too_many_records(invocation, self._records_max):
                 detail = f"{why_too_many(invocation)}; its handler failed with {type(error).__name__}"
                 await pause(lane, invocation, PauseReason.TOO_MANY_RECORDS, detail, failure_of(error))
-                self._park(lane, invocation)
+                park(lane, invocation)
                 return
             if policy.is_spent(attempt):
                 await self._spent(lane, invocation, ctx, policy, attempt, error)
@@ -316,36 +323,7 @@ class Execution:
             return
         detail = f"the handler failed {attempts} times, the last time with {failure.type_name}: {failure.message}"
         await pause(lane, invocation, PauseReason.RETRIES_SPENT, detail, failure)
-        self._park(lane, invocation)
-
-    def _park(self, lane: Lane, invocation: Invocation) -> None:
-        partition = lane.partition
-        standing = invocation.standing
-        assert standing is not None
-        assert standing.paused is not None
-        invocation.hold = Hold.PAUSED
-        logger.warning(
-            "%s paused (%s): %s; %s has to look into it", partition.invocation_id(invocation.raw_id),
-            standing.paused.reason, standing.paused.detail, partition.virtual_object.owner,
-        )  # fmt: skip
-        if skips(partition.virtual_object):
-            lane.queue.pop(0)
-            partition.let_go(invocation)
-        invocation.tell(paused_error(lane, invocation))
-
-
-def paused_error(lane: Lane, invocation: Invocation) -> InvocationPaused:
-    """Return what the callers of a parked invocation get."""
-    partition = lane.partition
-    standing = invocation.standing
-    assert standing is not None
-    assert standing.paused is not None
-    return InvocationPaused(
-        standing.paused.reason.value,
-        partition.virtual_object.owner,
-        standing.paused.detail,
-        invocation_id=partition.invocation_id(invocation.raw_id),
-    )
+        park(lane, invocation)
 
 
 def arguments_of(handler: Handler[Any, Any], payload: bytes | None) -> tuple[Any, ...]:

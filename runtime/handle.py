@@ -13,6 +13,7 @@ from ..journal.codec import unpack
 from ..journal.descriptions import InvocationDescription
 from ..journal.errors import (
     CallError,
+    CallTimeout,
     InternalError,
     InvalidOutput,
     InvocationCancelled,
@@ -27,6 +28,7 @@ from ..journal.key import InvocationId
 from ..journal.outcomes import Failure, Refused, Rejected, Replayed, Stopped, Succeeded
 from ..journal.records import Paused
 from .answers import Ended
+from .explaining import explained
 from .remote import Patience
 
 if TYPE_CHECKING:
@@ -116,7 +118,10 @@ class Handle(Generic[Output]):
             CallError: It was refused.
         """
         remote, space = self._client.remote, self._client.space_of(self._invocation)
-        ended = await remote.end_of(space, self._invocation.raw, Patience(seconds_of(timeout)))
+        try:
+            ended = await remote.end_of(space, self._invocation.raw, Patience(seconds_of(timeout)))
+        except CallTimeout as error:
+            raise await explained(remote.store, error) from None
         return await self._client.output_of(ended, self._invocation, self._output)
 
     async def signal(

@@ -62,6 +62,7 @@ class InHand:
         if now - self._still_counted_at > COUNTED_SECONDS:
             waiting = [each for each in self._open.values() if each.is_waiting or each.raw_id in self._sleepers]
             lanes = {each.lane for each in waiting if each.raw_id not in self._parked}
+            lanes.update(each.lane for each in self._open.values() if each.lane.is_paused)
             self._still = len(self._parked) + sum(len(lane.queue) for lane in lanes)
             self._still_counted_at = now
         return self._still

@@ -29,9 +29,10 @@ from ..journal.outcomes import Outcome, Succeeded, encode_outcome
 from ..journal.records import PauseReason
 from ..journal.requests import Request, RequestKind, RestartOrder, ResumeOrder
 from ..journal.transitions import Status
+from .aside import resume_beside
 from .claims import Claims
 from .door import DoorClosed
-from .endings import accept_in_order, answer, refuse, resumption
+from .endings import accept_in_order, answer, has_left, refuse, resumption
 from .invocation import Hold, Invocation
 from .messages import deadlock
 from .orders import check_call
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from .cancelling import Cancelling
     from .lane import Lane
     from .partition import Partition
+    from .pausing import Pauses
     from .probes import Probes
     from .signal_intake import SignalIntake
     from .validating import Validating
@@ -99,6 +101,7 @@ class Intake:
         self._calls_max = calls_max
         self.waits: Waits
         self.validating: Validating
+        self.pauses: Pauses
         self.probes: Probes
         self.signals: SignalIntake
         self.attaching: Attaching
@@ -175,20 +178,9 @@ class Intake:
         self._check_size(partition, request.payload)
         self._check_size(partition, request.basis)
         check_call(request.handler, request.idempotency_key)
-        if request.kind is RequestKind.RESUME or request.kind is RequestKind.RESTART:
-            self._resume(partition, entry, request)
-            return
-        if request.kind in _ENDINGS:
-            self.cancelling.take(partition, entry, request)
-            return
-        if request.kind is RequestKind.REPAIR:
-            self._repair(partition, request, entry)
-            return
-        if request.kind is RequestKind.ATTACH:
-            self.attaching.take(partition, entry, request)
-            return
-        if request.kind is RequestKind.PROBE:
-            self.probes.take(partition, entry, request)
+        take = self._order_taker(request.kind)
+        if take is not None:
+            take(partition, entry, request)
             return
         handler = find_handler(partition, request.handler, is_inside=request.kind.is_message)
         if handler.kind == "shared":
@@ -207,6 +199,25 @@ class Intake:
             self._take_later(partition, request, invocation)
         else:
             self._enter(partition, request.key, invocation, request.basis, request.idempotency_key, request.kind)
+
+    def _order_taker(self, kind: RequestKind) -> Callable[[Partition, bytes, Request], None] | None:
+        """Return what takes an order in that runs no handler; None for a request that does."""
+        match kind:
+            case RequestKind.RESUME | RequestKind.RESTART:
+                return self._resume
+            case RequestKind.PAUSE:
+                return self.pauses.take
+            case RequestKind.REPAIR:
+                return self._take_repair
+            case RequestKind.ATTACH:
+                return self.attaching.take
+            case RequestKind.PROBE:
+                return self.probes.take
+            case _:
+                return self.cancelling.take if kind in _ENDINGS else None
+
+    def _take_repair(self, partition: Partition, entry: bytes, request: Request) -> None:
+        self._repair(partition, request, entry)
 
     def _take_later(self, partition: Partition, request: Request, invocation: Invocation) -> None:
         """Take in what is to begin later, once it is known that its idempotency key is new."""
@@ -341,6 +352,9 @@ class Intake:
     def _resume(self, partition: Partition, entry: bytes, request: Request) -> None:
         form = RestartOrder if request.kind is RequestKind.RESTART else ResumeOrder
         order = form.decode(request.payload or b"")
+        if isinstance(order, ResumeOrder) and not order.invocation:
+            self.pauses.end(partition, entry, request, order)
+            return
         lane = partition.lane(request.key)
         if not lane.loaded:
             resume = partial(self._resume_loaded, partition, lane, entry, request, order)
@@ -374,6 +388,11 @@ class Intake:
         if invocation is None or why_not is not None:
             error = CallError(why_not or "", invocation_id=partition.invocation_id(order.invocation))
             refuse(partition, request.invocation, entry, request.client, error)
+            return
+        if has_left(invocation):
+            lane.commit(resume_beside(lane, invocation, go_on(invocation, order)))
+            invocation.entry = None
+            answer(partition, request.invocation, entry, request.client, _RESUMED)
             return
         is_aside = partition.parked.pop(invocation.raw_id, None) is not None
         running = holder(lane)

@@ -35,6 +35,14 @@ class Hold(Enum):
     WAITING = auto()  # another object's reply, or its time, has to come
 
 
+@dataclass(frozen=True, slots=True)
+class PauseWish:
+    """That an invocation is to be paused at its next durable point: who wishes it, and why."""
+
+    by: str
+    reason: str
+
+
 @dataclass(slots=True)
 class IdempotencyClaim:
     """An idempotency key that a call brought with it: where it is kept and what it is compared with."""
@@ -78,6 +86,7 @@ class Invocation:
         "needs",
         "on_recalled",
         "patches",
+        "pause_wish",
         "payload",
         "raw_id",
         "records",
@@ -107,6 +116,7 @@ class Invocation:
         #: What this code lacks to run it, where it has no handler for it.
         self.needs: str | None = None
         self.on_recalled: list[Callable[[], None]] = []
+        self.pause_wish: PauseWish | None = None
         self.lane: Lane
         self.hold: Hold | None = None
         self.accepted = False
@@ -156,7 +166,7 @@ class Invocation:
     def stands_still(self) -> bool:
         """Whether all of it waits for something that sets it going by itself, whoever is the owner by then."""
         standing = self.standing
-        if standing is None or not standing.waits or self.hold is Hold.RETRYING:
+        if standing is None or not standing.waits or self.hold is Hold.RETRYING or standing.is_aside:
             return False
         if self.conductor is not None:
             return self.conductor.is_standing_still

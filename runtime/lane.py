@@ -42,6 +42,7 @@ class Lane:
         "_gates",
         "_settled_count",
         "_unsettled",
+        "aside",
         "box",
         "busy",
         "deltas",
@@ -76,6 +77,8 @@ class Lane:
         # Lanes are many and mostly empty: what few of them need takes no memory until it is needed, and a list beats a
         # deque of 600 bytes as long as backlogs are bounded.
         self.queue: list[Invocation] = []
+        #: Invocations that have left the lane to others while they wait.
+        self.aside: tuple[Invocation, ...] = ()
         self.queued: dict[str, bytes] = {}
         self.durable: dict[str, bytes] = {}
         self.large: LargeValues | None = None
@@ -140,7 +143,12 @@ class Lane:
             queue.pop(0)
         if not queue or queue[0].hold is not None or not self.loaded or self.refused:
             return None
-        return queue[0]
+        return None if self.is_paused else queue[0]
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether exclusive work has to stop: of this object, or of its whole type."""
+        return self.partition.is_paused(self.key_text)
 
     def leave(self, invocation: Invocation) -> None:
         """Take an invocation out of the queue, as a rule the first one; one that waits outside of it is not in it."""
@@ -149,6 +157,8 @@ class Lane:
             queue.pop(0)
         elif invocation in queue:
             queue.remove(invocation)
+        elif invocation in self.aside:
+            self.aside = tuple(each for each in self.aside if each is not invocation)
 
     def tell_loaded(self) -> None:
         """Tell those who wait for the lane to be read that it is, or that it won't be."""

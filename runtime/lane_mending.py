@@ -22,7 +22,7 @@ from ..journal.records import Accepted, Paused
 from ..journal.transitions import Status
 from .endings import listed
 from .invocation import Hold, IdempotencyClaim, Invocation
-from .loading import is_over, is_scheduled
+from .loading import has_left, is_over, is_scheduled
 
 if TYPE_CHECKING:
     from ..journal.batch import Operation
@@ -235,6 +235,7 @@ def _belongs(found: OpenInvocation, key_text: str, since_ms: int) -> bool:
         and not found.is_parked
         and not isinstance(found.records[-1], Paused)
         and not is_scheduled(found)
+        and not has_left(found)
     )
 
 

@@ -13,7 +13,7 @@ from ..journal.blobs import digests_in_records
 from ..journal.codec import Undecodable
 from ..journal.errors import InternalError, KeylaneError, StoreError, StoreUnavailable
 from ..journal.history import first_arguments
-from ..journal.lane_reading import LaneContents, OpenInvocation, ask, read_invocations, read_lane
+from ..journal.lane_reading import LaneContents, OpenInvocation, aside_words, ask, read_invocations, read_lane
 from ..journal.mail import Mail
 from ..journal.outcomes import IdempotencyEntry
 from ..journal.recall import DAY_MS
@@ -43,7 +43,7 @@ from .scheduling import release
 from .versions import stand_in, why_no_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ..journal.store import Store
     from ..objects.handler import Handler
@@ -97,11 +97,12 @@ class Loading:
         space, submit = lane.partition.space, self._store.submit
         answers: list[Any] = []
         submit(newest_words(space, lane.key_text), answers.append)
+        submit(aside_words(space, lane.key_text), answers.append)
         submit(("LRANGE", space.lane(lane.key_text), 0, -1), partial(self._looked, lane, answers))
 
     def _looked(self, lane: Lane, answers: list[Any], ids: Any) -> None:
         newest = cast("list[Entry]", answers[0]) if answers and isinstance(answers[0], list) else None
-        if newest is None or ids != [] or not is_whole(newest, FIRST_READ_ENTRIES):
+        if newest is None or ids != [] or answers[1:] != [[]] or not is_whole(newest, FIRST_READ_ENTRIES):
             self._errands.add(partial(self._load_whole, lane))
             return
         try:
@@ -129,13 +130,14 @@ class Loading:
             self._install(lane, contents, extras)
 
     async def _extras(self, partition: Partition, contents: LaneContents) -> _Extras:
-        if not contents.open:
+        found = [*contents.open, *(each for each in contents.aside if has_left(each))]
+        if not found:
             return _NO_EXTRAS
         space = partition.space
-        ids = [each.raw_id for each in contents.open]
+        ids = [each.raw_id for each in found]
         scores = await ask(self._store, [("ZSCORE", space.due, raw_id) for raw_id in ids], [space.due] * len(ids))
         waits = {raw_id: int(float(score)) for raw_id, score in zip(ids, scores, strict=True) if score is not None}
-        claims = [await self._claim(partition, each) for each in contents.open]
+        claims = [await self._claim(partition, each) for each in found]
         return _Extras(waits, {raw_id: claim for raw_id, claim in zip(ids, claims, strict=True) if claim is not None})
 
     async def _claim(self, partition: Partition, found: OpenInvocation) -> IdempotencyClaim | None:
@@ -165,7 +167,7 @@ class Loading:
 
     def _install(self, lane: Lane, contents: LaneContents, extras: _Extras) -> None:
         lane.queued = contents.state.values
-        referred = {digest for each in contents.open for digest in digests_in_records(each.records)}
+        referred = {digest for each in (*contents.open, *contents.aside) for digest in digests_in_records(each.records)}
         lane.large = found_in(lane, lane.queued, referred)
         lane.durable = dict(lane.queued)
         lane.deltas = contents.state.deltas_since_snapshot
@@ -176,7 +178,8 @@ class Loading:
         if contents.state.is_shrunk:
             lane.is_indexed = False
         lane.partition.runnable.discard(lane.key_text)
-        known = {invocation.raw_id: invocation for invocation in lane.queue if not invocation.ended}
+        known = {each.raw_id: each for each in (*lane.queue, *lane.aside) if not each.ended}
+        self._install_aside(lane, contents, extras, known)
         for each in reversed(contents.open):
             invocation = known.get(each.raw_id)
             if invocation is None and is_over(each):
@@ -187,6 +190,8 @@ class Loading:
                 lane.queue.insert(0, invocation)
             else:
                 self._refresh(lane, invocation, each, extras)
+                if invocation not in lane.queue:
+                    lane.queue.insert(0, invocation)
             if invocation.hold is Hold.PAUSED and _lacked_its_code(invocation):
                 self._go_on(lane, invocation)
             if invocation.hold is Hold.PAUSED and skips(lane.partition.virtual_object):
@@ -195,6 +200,23 @@ class Loading:
         lane.loaded = True
         lane.tell_loaded()
         self._ready(lane)
+
+    def _install_aside(
+        self, lane: Lane, contents: LaneContents, extras: _Extras, known: Mapping[bytes, Invocation]
+    ) -> None:
+        """Bring those into memory that have left a lane while they wait."""
+        lane.aside = ()
+        for each in contents.aside:
+            if not has_left(each):
+                continue
+            invocation = known.get(each.raw_id)
+            if invocation is None:
+                invocation = self._revive(lane, each, extras)
+            else:
+                self._refresh(lane, invocation, each, extras)
+                if invocation in lane.queue:
+                    lane.queue.remove(invocation)
+            lane.aside = (*lane.aside, invocation)
 
     @staticmethod
     def _go_on(lane: Lane, invocation: Invocation) -> None:
@@ -488,12 +510,21 @@ def _has_ended(found: OpenInvocation) -> bool:
     return isinstance(found.records[-1], Completed | Failed | Cancelled | Killed)
 
 
+def has_left(found: OpenInvocation) -> bool:
+    """Return whether an invocation has left its lane to others while it waits."""
+    try:
+        return bool(found.records) and replay(found.records).is_aside
+    except IllegalTransition:
+        return False
+
+
 def _is_parked(found: OpenInvocation, key_text: str) -> bool:
     accepted = found.records[0] if found.records else None
     if not isinstance(accepted, Accepted) or accepted.key != key_text:
         return False
     try:
-        return found.is_parked or replay(found.records).status is Status.PAUSED
+        standing = replay(found.records)
+        return found.is_parked or standing.status is Status.PAUSED or standing.is_aside
     except IllegalTransition:
         return False
 

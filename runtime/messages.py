@@ -37,6 +37,7 @@ from .handle import value_of
 from .large_values import kept_delta, weigh
 from .orders import Order, order_of
 from .partition import OwnershipLost
+from .releasing import end_if_released, standing_still
 from .replay import BEGINNINGS, RESUMING, place_of
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Messages:
         found = ctx.next_recorded()
         is_recorded = isinstance(found, CallStarted) and _is_for(found, order)
         if not is_recorded:
-            self._check_path(lane, invocation, order)
+            self._check_path(ctx, lane, invocation, order)
         if found is None:
             await self._steps.may_begin(ctx, lane, invocation)
             found = await self._begin_call(ctx, lane, invocation, order)
@@ -141,6 +142,7 @@ class Messages:
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, call: CallStarted, output: Boundary[Any] | None
     ) -> Any:
         """Wait for a reply, and return the output in it, or raise what it says."""
+        await end_if_released(ctx, lane, invocation, call.index)
         ended = await self._ended(ctx, lane, invocation, call.index)
         assert isinstance(ended, CallCompleted)
         callee = format_id(call.type_name, call.partition, call.invocation)
@@ -155,11 +157,13 @@ class Messages:
         index = ctx.take_index()
         raw_id = child_id(invocation.raw_id, index, invocation.restarts)
         fact = CallStarted(
-            index, space.type_name, space.number, order.key_text, order.handler_name, raw_id, *ctx.carried()
+            index, space.type_name, space.number, order.key_text, order.handler_name, raw_id, *ctx.carried(),
+            releases=ctx.release is not None,
         )  # fmt: skip
-        caller = _caller(lane, invocation, index)
+        caller = _caller(ctx, lane, invocation, index)
         request = order.request(RequestKind.OBJECT_CALL, raw_id, None, None, caller=caller)
-        more = [post(lane, space, request.encode()), operations.stand_still(lane.key_text)]
+        still = standing_still(ctx, lane, invocation, operations.stand_still(lane.key_text))
+        more = [post(lane, space, request.encode()), *still]
         await self._write(ctx, lane, invocation, fact, more)
         return fact
 
@@ -195,15 +199,19 @@ class Messages:
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, target: InvocationId
     ) -> CallStarted:
         if target.raw == invocation.raw_id:
-            own = _held(lane, invocation)
+            own = _held(ctx, lane, invocation)
             raise deadlock(own, own[-1])
         space = await self._until_answered(partial(self._places.place_of, target))
         index = ctx.take_index()
-        fact = CallStarted(index, space.type_name, space.number, "", "", target.raw, *ctx.carried())
-        caller = _caller(lane, invocation, index)
+        releases = ctx.release is not None
+        fact = CallStarted(
+            index, space.type_name, space.number, "", "", target.raw, *ctx.carried(), releases=releases
+        )  # fmt: skip
+        caller = _caller(ctx, lane, invocation, index)
         raw_id = child_id(invocation.raw_id, index, invocation.restarts)
         request = Request(RequestKind.ATTACH, raw_id, "", "", target.raw, caller=caller)
-        more = [post(lane, space, request.encode()), operations.stand_still(lane.key_text)]
+        still = standing_still(ctx, lane, invocation, operations.stand_still(lane.key_text))
+        more = [post(lane, space, request.encode()), *still]
         await self._write(ctx, lane, invocation, fact, more)
         return fact
 
@@ -213,8 +221,9 @@ class Messages:
         partition = lane.partition
         if found is None:
             await self._steps.may_begin(ctx, lane, invocation)
-            found = TimerSet(ctx.take_index(), delay_ms, *ctx.carried())
-            more = [operations.schedule(invocation.raw_id, delay_ms), operations.stand_still(lane.key_text)]
+            found = TimerSet(ctx.take_index(), delay_ms, *ctx.carried(), releases=ctx.release is not None)
+            still = standing_still(ctx, lane, invocation, operations.stand_still(lane.key_text))
+            more = [operations.schedule(invocation.raw_id, delay_ms), *still]
             await self._write(ctx, lane, invocation, found, more)
             self._timers.ask_in(partition, delay_ms)
         elif isinstance(found, TimerSet):
@@ -232,6 +241,7 @@ class Messages:
                 found,
                 f"command {format_place(ctx.place)}, sleep of {noted.seconds_of(delay_ms)}",
             )
+        await end_if_released(ctx, lane, invocation, found.index)
         await self._ended(ctx, lane, invocation, found.index)
 
     async def _ended(
@@ -273,12 +283,12 @@ class Messages:
             except StoreUnavailable:
                 await anyio.sleep(LOOK_AGAIN_SECONDS)
 
-    def _check_path(self, lane: Lane, invocation: Invocation, order: Order) -> None:
+    def _check_path(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, order: Order) -> None:
         """Refuse a call that would wait for a lane that is held until it ends.
 
         Whether a handler that is hosted elsewhere takes the lane is not known here; its owner decides.
         """
-        path = _held(lane, invocation)
+        path = _held(ctx, lane, invocation)
         if order.shared or not closes(path, order.object_name, order.key_text):
             return
         hosted = self._app.objects.get(order.object_name)
@@ -342,16 +352,17 @@ def deadlock(path: tuple[Held, ...], target: Held) -> Deadlock:
     return Deadlock(tuple(map(str, (*path, target))))
 
 
-def _caller(lane: Lane, invocation: Invocation, index: Place) -> Caller:
+def _caller(ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place) -> Caller:
     """Return who waits for the reply to a command."""
     own = lane.partition.space
-    return Caller(
-        own.type_name, own.number, lane.key_text, invocation.raw_id, index, _held(lane, invocation)
-    )  # fmt: skip
+    held = _held(ctx, lane, invocation)
+    return Caller(own.type_name, own.number, lane.key_text, invocation.raw_id, index, held)
 
 
-def _held(lane: Lane, invocation: Invocation) -> tuple[Held, ...]:
-    """Return the lanes that are held until an invocation has ended: those of its callers, and its own."""
+def _held(ctx: ExclusiveContext, lane: Lane, invocation: Invocation) -> tuple[Held, ...]:
+    """Return the lanes that are held while an invocation waits: those of its callers, and its own if it keeps it."""
+    if ctx.release is not None:
+        return () if invocation.caller is None else invocation.caller.path
     own = Held(lane.partition.space.type_name, lane.key_text, invocation.handler.name)
     return (own,) if invocation.caller is None else (*invocation.caller.path, own)
 

@@ -31,6 +31,16 @@ class NestedStep(RuntimeError):
         )
 
 
+class ReleasedInBranch(RuntimeError):
+    """A branch, or a handler beside branches of its own, wanted to leave its lane to others."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "ctx.release_lane() and release_lane=True are for the handler itself, while none of its branches goes on: "
+            "a branch that runs beside a wait would lose the lane under its hands; let the branches end first"
+        )
+
+
 class InterruptedStep(RuntimeError):
     """The handler went on after a step had been cancelled under it."""
 

@@ -14,6 +14,7 @@ from ..journal.doubt import DoubtSpan, Remembered
 from ..journal.errors import InternalError, KeylaneError, StoreFull
 from ..journal.key import Key, format_id
 from ..journal.outcomes import Outcome
+from ..journal.pauses import ALL
 from ..journal.recall import DAY_MS
 from .in_hand import InHand
 from .inbox_place import InboxPlace
@@ -24,6 +25,7 @@ from .turning_away import turn_away_lane
 if TYPE_CHECKING:
     from ..journal.keyspace import PartitionSpace
     from ..journal.outcomes import IdempotencyEntry
+    from ..journal.pauses import Pausing
     from ..journal.records import SignalReceived
     from ..journal.store import Store
     from ..journal.tenure import Tenure
@@ -149,6 +151,8 @@ class Partition:
         self.expiring_days: set[int] = set()
         self.waiting: dict[bytes, Callable[[], None]] = {}
         self.sleepers: dict[bytes, asyncio.Future[None]] = {}
+        #: Objects whose exclusive work is stopped, by key; all of them under the empty one.
+        self.paused: dict[str, Pausing] = {}
         self.memory = store.memory_of(space)
         #: The history that the numbers of its messages belong to.
         self.history = ""
@@ -197,6 +201,10 @@ class Partition:
         self._told_ms = max(self._told_ms, estimate)
         return self._told_ms
 
+    def is_paused(self, key_text: str) -> bool:
+        """Return whether exclusive work of an object has to stop, as that of all objects or by itself."""
+        return bool(self.paused) and (ALL in self.paused or key_text in self.paused)
+
     def in_doubt(self, at_ms: int) -> bool:
         """Return whether records of a time may be missing: the store is known or suspected to have lost some."""
         return self.doubt is not None and self.doubt.covers(at_ms)
@@ -230,7 +238,7 @@ class Partition:
     def evict(self, lane: Lane) -> None:
         """Let go of a lane that is at rest: all of it lies in the store, parked invocations included."""
         del self.lanes[lane.key_text]
-        for invocation in lane.queue:
+        for invocation in (*lane.queue, *lane.aside):
             self.let_go(invocation)
 
     def let_go(self, invocation: Invocation) -> None:

@@ -74,5 +74,5 @@ def may_leave(lane: Lane) -> bool:
         return False
     return all(
         invocation.accepted and not invocation.listeners and invocation.hold in (None, Hold.PAUSED, Hold.WAITING)
-        for invocation in lane.queue
+        for invocation in (*lane.queue, *lane.aside)
     )

@@ -9,7 +9,7 @@ from ..journal import operations
 from ..journal.batch import Commit
 from ..journal.errors import Fenced, InternalError, StoreFull
 from ..journal.records import Accepted
-from .endings import claim_writes, refuse
+from .endings import claim_writes, refuse, stands_still
 from .invocation import Hold
 from .large_values import USUAL_BYTES
 from .partition import OwnershipLost
@@ -75,7 +75,10 @@ def release(lane: Lane, accepted: Accepted, invocation: Invocation) -> None:
     """Put a scheduled invocation into its lane, behind all that is there."""
     partition = lane.partition
     partition.note_released(accepted.invocation)
-    lane.commit(operations.release(partition.space, accepted), None, partial(_released, lane, invocation))
+    writes = operations.release(partition.space, accepted)
+    if lane.queue and stands_still(lane.queue[0]):
+        writes.append(operations.stand_still(lane.key_text))
+    lane.commit(writes, None, partial(_released, lane, invocation))
     partition.enter(lane, invocation)
 
 

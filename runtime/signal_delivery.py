@@ -214,7 +214,7 @@ class SignalDelivery:
             why = f"all handlers of {partition.virtual_object.name} are private: only other handlers may signal it"
             lane.commit(said(delivery, NotPermitted(why)), None, delivery.settled)
             return
-        if box.has(delivery.message) or any(_has(each, delivery.message) for each in lane.queue):
+        if box.has(delivery.message) or any(_has(each, delivery.message) for each in (*lane.queue, *lane.aside)):
             known = Accepted(replayed=True, at=moment(partition.now_ms()))
             lane.commit(said(delivery, known), None, delivery.settled)
             return
@@ -328,7 +328,7 @@ def _wait_for(standing: Standing, name: str, awakeable: Place | None = None) -> 
 def _longest_waiting(lane: Lane, name: str) -> tuple[Invocation, WaitStarted] | None:
     """Return the invocation of an object that has waited longest for a signal, with its wait."""
     found: tuple[int, Invocation, WaitStarted] | None = None
-    for invocation in lane.queue:
+    for invocation in (*lane.queue, *lane.aside):
         mail, standing = invocation.mail, invocation.standing
         if mail is None or standing is None or invocation.ended:
             continue

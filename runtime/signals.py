@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..journal import operations
@@ -29,6 +30,7 @@ from .handle import value_of
 from .large_reads import whole
 from .messages import Messages, post
 from .orders import Order
+from .releasing import end_if_released, standing_still
 from .signal_delivery import note_value
 from .signal_orders import SOME_KEY
 
@@ -102,6 +104,7 @@ class Signals(Messages):
         else:
             what = f"signal {name!r}" if awakeable is None else "the completion of an awakeable"
             await diverge(ctx, lane, invocation, found, f"command {format_place(ctx.place)}, a wait for {what}")
+        await end_if_released(ctx, lane, invocation, found.index)
         ended = await self._ended(ctx, lane, invocation, found.index)
         if isinstance(ended, WaitExpired):
             raise WaitTimeout(_what(lane, invocation, found), seconds_of(found.timeout_ms or 0))
@@ -127,7 +130,9 @@ class Signals(Messages):
             end, writes = early
             await self._write(ctx, lane, invocation, fact, writes, end)
             return fact
-        more = [operations.stand_still(lane.key_text)]
+        if ctx.release is not None:
+            fact = replace(fact, releases=True)
+        more = standing_still(ctx, lane, invocation, operations.stand_still(lane.key_text))
         if timeout_ms is not None:
             more.append(operations.schedule(invocation.raw_id, timeout_ms))
         await self._write(ctx, lane, invocation, fact, more)

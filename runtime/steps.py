@@ -45,6 +45,7 @@ from .endings import accept_in_order, acceptance, record, state_change, weigh_fa
 from .failures import failure_of, terminal_error
 from .large_reads import whole
 from .large_values import kept_delta, kept_for
+from .parking import has_to_stop
 from .partition import Phase
 from .step_plan import StepPlan, StepPlans
 
@@ -137,7 +138,11 @@ class Steps:
             ctx.check_current()
         else:
             await self._settle(ctx, lane, invocation)
-        if lane.partition.memory.is_full or has_too_many_records(invocation, self._records_max):
+        if (
+            lane.partition.memory.is_full
+            or has_to_stop(lane, invocation)
+            or has_too_many_records(invocation, self._records_max)
+        ):
             await self.may_begin(ctx, lane, invocation)
         return await self._try(ctx, lane, invocation, plan)
 
@@ -210,7 +215,7 @@ class Steps:
         """Wait until the store has room for what a command records; one record too many parks the invocation.
 
         Raises:
-            Suspended: It is parked, or this run is not the current one any more.
+            Suspended: It is parked, its object or itself is to be paused, or this run is not the current one any more.
         """
         if is_due(invocation):
             # In place of the command its handler is told that it is cancelled, which needs no room.
@@ -219,6 +224,8 @@ class Steps:
             await self._room(ctx, lane, invocation)
         if ctx.conductor is not None:
             await ctx.conductor.until_live()
+        if has_to_stop(lane, invocation):
+            raise ctx.end(Suspended())
         if has_too_many_records(invocation, self._records_max):
             await park(ctx, lane, invocation, PauseReason.TOO_MANY_RECORDS, why_too_many(invocation), None)
 

@@ -14,7 +14,7 @@ from .orders import milliseconds
 from .signal_orders import check_signal_name, completion, packed_rejection, packed_value, signal
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
+    from collections.abc import Coroutine, Generator, Iterable
     from datetime import timedelta
 
     from ..journal.place import Place
@@ -47,19 +47,32 @@ class WaitingContext(ObjectContext):
         """Await what a call of ctx does."""
 
     @property
-    def _own(self) -> ExclusiveContext:
+    def own(self) -> ExclusiveContext:
+        """The whole context."""
         return cast("ExclusiveContext", self)
 
     async def awakeable(self, type: Any = Any, /) -> Awakeable[Any]:
         """Make something that code outside completes, the same one at each replay."""
         self._check_command("awakeable")
         boundary = boundary_of(type, where="the awakeable's value")
-        making = self._messages.awakeable(self._own, self._lane, self._invocation)
+        making = self._messages.awakeable(self.own, self._lane, self._invocation)
         return RecordedAwakeable(self, await self.unbroken("awakeable", making), boundary)
 
-    async def signal(self, name: str, type: Any, /, *, timeout: timedelta | float | None = None) -> Any:
+    async def signal(
+        self,
+        name: str,
+        type: Any,
+        /,
+        *,
+        timeout: timedelta | float | None = None,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> Any:
         """Wait for a signal, or return the one that the recorded run got."""
         self._check_command("signal")
+        if self.own.releases(expects, release_lane=release_lane):
+            async with self.own.release_lane(expects=expects):
+                return await self.signal(name, type, timeout=timeout)
         check_signal_name(name)
         boundary = boundary_of(type, where=f"signal {name!r}")
         return await self.wait_for("signal", name, None, timeout, boundary)
@@ -76,7 +89,7 @@ class WaitingContext(ObjectContext):
         self._check_command(what)
         timeout_ms = None if timeout is None else milliseconds(timeout, "the timeout")
         waiting = self._messages.wait(
-            self._own, self._lane, self._invocation, name, awakeable, timeout_ms, boundary
+            self.own, self._lane, self._invocation, name, awakeable, timeout_ms, boundary
         )  # fmt: skip
         return await self.unbroken(what, waiting)
 
@@ -97,7 +110,7 @@ class WaitingContext(ObjectContext):
 
     async def _deliver(self, call: str, sending: Sending) -> WaitVerdict:
         self._check_command(call)
-        delivering = self._messages.deliver(self._own, self._lane, self._invocation, sending)
+        delivering = self._messages.deliver(self.own, self._lane, self._invocation, sending)
         return await self.unbroken(call, delivering)
 
 
@@ -122,8 +135,17 @@ class RecordedAwakeable(Awakeable[Any]):
     def __repr__(self) -> str:
         return f"Awakeable({self._id!r})"
 
-    async def wait(self, *, timeout: timedelta | float | None = None) -> Any:
+    async def wait(
+        self,
+        *,
+        timeout: timedelta | float | None = None,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> Any:
         """Wait until it is completed."""
+        if self._ctx.own.releases(expects, release_lane=release_lane):
+            async with self._ctx.own.release_lane(expects=expects):
+                return await self.wait(timeout=timeout)
         if self._expired is not None:
             # Those who complete it are told that it has expired, so there is nothing to wait for.
             raise WaitTimeout(self._expired.what, self._expired.waited)

@@ -33,12 +33,14 @@ from ..journal.outbox import read_messages
 from ..journal.outcomes import encode_outcome
 from ..journal.place import sort_key
 from ..journal.tracing import traceless
+from .aside import returning
 from .cancel_delivery import cascade, is_due, told
 from .due_times import delay_of, entry_of, forget_due
 from .endings import record
 from .failures import refused
 from .forcing import forced
 from .invocation import Hold, Invocation
+from .parking import has_to_stop
 from .partition import OwnershipLost, Partition, Phase
 from .residents import Residents
 
@@ -299,12 +301,15 @@ class Waits:
         lane = invocation.lane
         assert invocation.standing is not None
         is_parked = invocation.standing.paused is not None
+        was_aside = invocation.standing.is_aside
         record(invocation, fact)
         invocation.ending += 1
         if invocation.conductor is not None:
             invocation.conductor.goes_on()
         writes = [operations.record(lane.partition.space, invocation.raw_id, fact), *more]
-        if not is_parked:
+        if was_aside and not is_parked:
+            writes.extend(returning(lane, invocation))
+        elif not is_parked:
             writes.append(operations.unpark(lane.key_text))
         lane.commit(writes, None, partial(_ended, invocation, fact, done, again))
 
@@ -424,6 +429,10 @@ def _ended(
         return
     invocation.records.append(fact)
     done()
+    if future is not None and is_resident and has_to_stop(invocation.lane, invocation):
+        # It goes on from its journal when the pause is over.
+        future.set_exception(Suspended())
+        is_resident = False
     if invocation.conductor is not None:
         invocation.conductor.poke()
     if invocation.hold is Hold.WAITING:

@@ -37,6 +37,7 @@ from .mending import Mending
 from .outbox import Outbox
 from .ownership import Ownership
 from .partition import FirstArguments, Partition, Phase
+from .pausing import Pauses
 from .places import Places
 from .presence import Presence, new_worker_identity
 from .probes import Probes
@@ -111,6 +112,7 @@ class Worker:
         self._waits.on_abandoned.append(delivery.give_back)
         self._intake.signals = SignalIntake(store, self._errands, self._boxes, delivery)
         self._intake.cancelling = Cancelling(store, self._errands, self._loading)
+        self._pauses = self._intake.pauses = Pauses(store, self._errands)
         self._execution = Execution(settings, self._timers, self._limiter)
         self._inboxes = InboxReader(store, self._intake, self._errands, self._partitions)
         self._blob_sweep = BlobSweep(store, self._partitions)
@@ -374,9 +376,11 @@ class Worker:
         """Bring the work of an acquired partition into memory: its runnable lanes, then its whole inbox."""
         await self._outbox.attend(partition)
         self._inboxes.attend(partition)
+        await self._pauses.recall(partition)
         for key_text in await read_runnable(self._store, partition.space):
-            partition.runnable.add(key_text)
-            partition.lane(key_text)
+            if not partition.is_paused(key_text):
+                partition.runnable.add(key_text)
+                partition.lane(key_text)
         await self._inboxes.read_all(partition)
         if partition.phase is not Phase.OPENING:
             return

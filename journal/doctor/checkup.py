@@ -23,6 +23,7 @@ from .findings import FindingBook
 from .inboxes import Inbox, age_ms, read_inbox, still_repeated
 from .partition_checks import PARTITION_CHECKS, memory_has_room, server_is_safe, type_has_a_worker
 from .partitions import Reading, read_partitions
+from .paused import pauses_in_words
 from .ranking import BusyKeys
 from .report import BusyKey, Looked, PartitionReport, Report, owner_words
 from .server import libraries_of, read_servers
@@ -140,7 +141,10 @@ class _Checkup:
                 time.monotonic() - began,
                 max((each.health.watched_seconds for each in facts), default=0.0),
             ),
-            notices=self._notices(watch, libraries_of(servers), types, walk, facts),
+            notices=(
+                *self._notices(watch, libraries_of(servers), types, walk, facts),
+                *await pauses_in_words(store, spaces, self.in_charge),
+            ),
         )
 
     async def _inboxes(self, readings: Mapping[PartitionSpace, Reading]) -> dict[PartitionSpace, Inbox]:

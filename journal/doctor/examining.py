@@ -9,14 +9,14 @@ from typing import Any, Final
 import redis.exceptions
 
 from ..codec import Undecodable
-from ..command_records import Command
+from ..command_records import CallCompleted, Command, TimerFired, WaitCompleted, WaitExpired
 from ..keyspace import PartitionSpace
 from ..noted import Noted, noted, standing_of, telling_before
 from ..record_bytes import decode, encode
 from ..records import Accepted, AttemptFailed, Paused, Resumed, SignalReceived
 from ..snapshots import Entry
 from ..store import Store
-from ..transitions import OpenWait
+from ..transitions import OpenWait, Status
 from .facts import InvocationFacts
 from .scanning import FOR_EVER
 
@@ -35,6 +35,9 @@ OPEN_WAIT_PAGE: Final = 64
 #: A call or a timer stays open over these.
 _OVER_A_WAIT: Final = (AttemptFailed, Paused, Resumed)
 
+#: What ends a wait.
+_ENDS: Final = (CallCompleted, TimerFired, WaitCompleted, WaitExpired)
+
 _WORDS: Final = 6
 _HEAD: Final = 4
 
@@ -45,7 +48,7 @@ class Examined:
 
     Args:
         raw_id: Its id.
-        position: Its place in the lane's list from 0, -1 where it is not in it.
+        position: Its place in the lane's list from 0, -1 where it is not in it, -2 where it is set aside.
         left_ms: For how long its stream is kept: -1 for ever, -2 where it has none.
         due_ms: When it is due.
         has_result: Whether it has a result.
@@ -103,7 +106,7 @@ async def examine(store: Store, questions: Sequence[Question]) -> list[ExaminedL
 
 def _words(store: Store, question: Question) -> tuple[Any, ...]:
     space = question.space
-    keys = [space.owner, space.due, space.runnable, space.lane(question.key)]
+    keys = [space.owner, space.due, space.runnable, space.lane(question.key), space.set_aside(question.key)]
     for raw_id in question.ids:
         keys += (space.invocation(raw_id), space.result(raw_id))
     return (*store.words("examine", keys, read_only=True), question.key, *question.ids)
@@ -207,6 +210,8 @@ async def _with_open_wait(store: Store, facts: InvocationFacts, seen: Examined) 
         return facts
     if facts.standing.waiting is not None:
         return replace(facts, waiting_since_ms=newest.at_ms)
+    if facts.position > 0 and isinstance(newest.record, _ENDS):
+        return await _returned(store, facts, seen)
     is_asleep = facts.position == 0 and not facts.is_lane_runnable and facts.due_ms is None
     if not is_asleep or not isinstance(newest.record, _OVER_A_WAIT):
         return facts
@@ -215,6 +220,15 @@ async def _with_open_wait(store: Store, facts: InvocationFacts, seen: Examined) 
         return facts
     standing = facts.standing._replace(waits=(command.record,))
     return replace(facts, standing=standing, waiting_since_ms=command.at_ms)
+
+
+async def _returned(store: Store, facts: InvocationFacts, seen: Examined) -> InvocationFacts:
+    """Say that one whose wait has ended is queued, if it had released its lane: it does not run before it has it."""
+    begun = await _newest_command(store, facts.space.invocation(facts.raw_id), seen.newest_id)
+    record = None if begun is None else begun.record
+    if facts.standing is None or not isinstance(record, OpenWait) or not record.releases:
+        return facts
+    return replace(facts, standing=facts.standing._replace(status=Status.QUEUED))
 
 
 async def _newest_command(store: Store, stream: bytes, end: bytes) -> Noted | None:

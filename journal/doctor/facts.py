@@ -22,7 +22,7 @@ class InvocationFacts:
         problem: Why it can't.
         recorded_ms: The partition's time at its newest record.
         now_ms: The partition's time when this was read.
-        position: Its place in its lane's list from 0, -1 where it is not in it.
+        position: Its place in its lane's list from 0, -1 where it is not in it, -2 where it is set aside.
         lane_length: How many are in the list.
         is_lane_runnable: Whether the lane is among the runnable ones.
         due_ms: When it is due, None where it has no due time.

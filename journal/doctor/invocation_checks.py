@@ -25,6 +25,9 @@ _IN_ITS_LANE: Final = frozenset({Status.QUEUED, Status.RUNNING, Status.WAITING, 
 #: The statuses that only the holder of a lane comes to.
 _BEGUN: Final = frozenset({Status.RUNNING, Status.WAITING, Status.COMPENSATING})
 
+#: The place of one that has left its lane to others while it waits: its object names it.
+ASIDE: Final = -2
+
 Check = Callable[[InvocationFacts], Finding | None]
 
 
@@ -59,7 +62,7 @@ def records_can_be_read(facts: InvocationFacts) -> Finding | None:
 
 def has_its_lane_place(facts: InvocationFacts) -> Finding | None:
     """Nobody looks at an open invocation that its lane does not name."""
-    if facts.position >= 0 or not needs_its_lane(facts):
+    if facts.position >= 0 or facts.position == ASIDE or not needs_its_lane(facts):
         return None
     cause = f"it is open ({_status(facts)}) and its lane does not name it, so nobody will ever run it"
     remedy = "its owner enters it into its lane in the order of intake"

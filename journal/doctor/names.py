@@ -37,6 +37,7 @@ class Structure(StrEnum):
     BLOCKED = "blocked"
     SIGNALS = "g:"
     ATTACHED = "l:"
+    PAUSED = "paused"
 
 
 #: The type of each; what has a name of its own ends with a colon and goes on with that.
@@ -63,6 +64,7 @@ TYPES: Final = {
     Structure.BLOCKED: b"set",
     Structure.SIGNALS: b"hash",
     Structure.ATTACHED: b"set",
+    Structure.PAUSED: b"hash",
 }
 
 _FIXED: Final = {each.value.encode(): each for each in Structure if not each.value.endswith(":")}

@@ -62,6 +62,12 @@ MessageId = Annotated[
     typer.Option("--message-id", metavar="ID", help="The same id for the same target is taken in once."),
 ]
 SentBy = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who sends it; it goes into the record.")]
+PauseTarget = Annotated[str, typer.Argument(metavar="INVOCATION|TYPE", help="An invocation's id, or an object type.")]
+PausedKey = Annotated[
+    str | None, typer.Argument(metavar="[KEY]", help="The object, as tenant/key; without it, all of the type.")
+]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it goes into the record.")]
+By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides it; it goes into the record.")]
 AppReference = Annotated[
     str, typer.Argument(metavar="MODULE:APP", help="The app, e.g. shop.orders:app; the attribute defaults to app.")
 ]
@@ -261,23 +267,48 @@ def inspect(
 
 
 @app.command()
-def resume(
-    invocation: InvocationText,
+def pause(
+    target: PauseTarget,
+    key: PausedKey = None,
     *,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it goes into the record.")],
-    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides it; it goes into the record.")],
+    reason: Reason,
+    by: By,
     timeout: TimeoutSeconds = None,
     store: StoreUrl = None,
     namespace: Namespace = "keylane",
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Let a paused invocation go on.
+    """Stop exclusive work: of an object, of a whole type, or an invocation.
 
-    Its retries are counted anew; reason and name go into its record.
+    What runs goes on up to its next durable point; shared handlers read on. Calls are taken in and wait.
+    Reason and name are kept and shown until it is resumed.
     """
     shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
-    shell.run(partial(calls.resume, shell, invocation, reason=reason, by=by, timeout=timeout))
+    named = (target,) if key is None else (target, key)
+    shell.run(partial(calls.pause, shell, named, reason=reason, by=by, timeout=timeout))
+
+
+@app.command()
+def resume(
+    target: PauseTarget,
+    key: PausedKey = None,
+    *,
+    reason: Reason,
+    by: By,
+    timeout: TimeoutSeconds = None,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Let a paused invocation go on, or an object or a type that was paused.
+
+    An invocation's retries are counted anew; reason and name go into its record.
+    """
+    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    named = (target,) if key is None else (target, key)
+    shell.run(partial(calls.resume, shell, named, reason=reason, by=by, timeout=timeout))
 
 
 @app.command(epilog=VALUES)

@@ -1,4 +1,4 @@
-"""`call`, `send`, `attach`, `resume`, `restart`: what the shell asks of objects."""
+"""`call`, `send`, `attach`, `pause`, `resume`, `restart`: what the shell asks of objects."""
 
 from __future__ import annotations
 
@@ -85,16 +85,32 @@ async def attach(shell: Shell, invocation_id: str, *, timeout: float | None) -> 
     return _print_result(shell, result)
 
 
-async def resume(shell: Shell, invocation_id: str, *, reason: str, by: str, timeout: float | None) -> ExitCode:
-    """Let a parked invocation go on."""
+async def pause(shell: Shell, target: tuple[str, ...], *, reason: str, by: str, timeout: float | None) -> ExitCode:
+    """Stop an invocation, an object or a type."""
+    _check_words(reason, by)
+    async with Client(shell.store_url(), namespace=shell.namespace) as client:
+        await client.pause(target[0], *target[1:], reason=reason, by=by, timeout=timeout)
+    return _done(shell, "paused", target, "is paused")
+
+
+async def resume(shell: Shell, target: tuple[str, ...], *, reason: str, by: str, timeout: float | None) -> ExitCode:
+    """Let an invocation, an object or a type go on."""
+    _check_words(reason, by)
+    async with Client(shell.store_url(), namespace=shell.namespace) as client:
+        await client.resume(target[0], *target[1:], reason=reason, by=by, timeout=timeout)
+    return _done(shell, "resumed", target, "goes on")
+
+
+def _check_words(reason: str, by: str) -> None:
     if not reason.strip() or not by.strip():
         raise WrongUse("--reason and --by go into the record: say why, and who decides it")
-    async with Client(shell.store_url(), namespace=shell.namespace) as client:
-        await client.resume(invocation_id, reason=reason, by=by, timeout=timeout)
+
+
+def _done(shell: Shell, word: str, target: tuple[str, ...], sentence: str) -> ExitCode:
     if shell.is_json:
-        write_json({"resumed": invocation_id})
+        write_json({word: " ".join(target)})
     else:
-        write_line(f"{invocation_id} goes on")
+        write_line(f"{' '.join(target)} {sentence}")
     return ExitCode.DONE
 
 
@@ -166,6 +182,8 @@ def what_it_waits_for(before: ObjectDescription, now: ObjectDescription) -> str:
         return "still waiting: no worker holds this object's partition; start one with `keylane worker module:app`"
     if (before.owner.epoch, before.owner.lease) == (now.owner.epoch, now.owner.lease):
         return f"still waiting: worker {worker} holds this object's partition and gives no sign of life"
+    if lane.pauses:
+        return f"still waiting: {'; '.join(map(str, lane.pauses))}"
     if lane.holder is not None:
         return f"still waiting: {lane.holder.id} holds the lane and {lane.holder.why}"
     return f"still waiting for worker {worker}"

@@ -114,6 +114,7 @@ def _invocation_pairs(told: InvocationDescription) -> list[tuple[str, str]]:
         ("ended", _since(told.ended_at, now)),
         ("attempts", f"{told.failed_attempts} failed" if told.failed_attempts else ""),
         ("waits", told.waits_for or ""),
+        ("lane", "" if told.behind is None else str(told.behind)),
         ("due" if told.waits_for else "next try", _since(told.retry_due_at, now)),
         ("error", "" if told.error is None else in_words(told.error)),
         *_pause_pairs(told),
@@ -258,7 +259,9 @@ def _short(value: StateValue) -> str:
 
 
 def _print_lane(out: Page, lane: LaneDescription, now: datetime) -> None:
-    if not (lane.open or lane.parked or lane.waiting):
+    for pause in lane.pauses:
+        out.put(f"  {shown(str(pause))}; {pause.in_charge or 'somebody'} has to resume it: keylane resume")
+    if not (lane.open or lane.parked or lane.waiting or lane.pauses):
         out.put("  free")
     if lane.open:
         held = f"held since {moment(lane.held_since)} ({ago(lane.held_since, now)})" if lane.held_since else "held"
@@ -266,7 +269,7 @@ def _print_lane(out: Page, lane: LaneDescription, now: datetime) -> None:
         out.put(f"  {held}, {lane.length} in it{more}")
         out.put(_open_table(lane.open, now))
     if lane.parked:
-        out.put("  parked beside the lane")
+        out.put("  beside the lane")
         out.put(_open_table(lane.parked, now))
     if lane.waiting:
         out.put("  in the inbox, not taken in yet")

@@ -74,6 +74,7 @@ def every_commit(space: PartitionSpace) -> Iterator[list[Operation]]:
     yield [operations.migrate(space, KEY, StateChange({}, {"a": b"3"}, 2), 1, 2)]
     yield [*operations.keep_blob(space, KEY, DIGEST, b"large"), operations.set_aside(space, KEY, PARKED)]
     yield [operations.touch_blob(space, KEY, DIGEST), operations.take_up(space, KEY, PARKED)]
+    yield [operations.pause(space, KEY, b"facts"), operations.end_pause(space, KEY)]
     yield operations.collect_blob(space, KEY, DIGEST, LATER_MS)
     yield operations.keep_signal(space, KEY, 1, b"early", HOUR_MS)
     yield [*operations.keep_signal(space, KEY, 2, b"later", HOUR_MS), operations.take_signal(space, KEY, 1)]
