@@ -1,7 +1,7 @@
-"""A worker with very many parked invocations: `python -m benchmarks.parked_worker STORE [--park N] [--resident M]`.
+"""A worker for very many parked invocations: `python -m benchmarks.parked_worker STORE [--resident M]`.
 
-It says on stdout, a line of JSON each, when it hosts and when all are parked, each asleep on a key of its own. Then it
-does what it reads on stdin: `rss` says how large the process is, `sample` how many short invocations a second it runs.
+It says on stdout, a line of JSON each, when it hosts, and what it reads on stdin asks for: `rss` says how large the
+process is, `sample` how many short invocations a second it runs, and a number that so many invocations are asleep.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ from keylane.runtime import collector
 from .engine import adding, counter
 from .growth import rss_bytes
 from .harness import Subject
-from .sizes import each
 from .takeover_worker import say
 from .workloads import WORKLOADS, Handler
 
 NAMESPACE = "parked"
-DAY_SECONDS = 86_400.0
 ADD = next(workload for workload in WORKLOADS if workload.name == "add")
 POLL_SECONDS = 0.1
 
@@ -44,14 +42,15 @@ async def asleep(runtime: Runtime) -> int:
     return sum([await runtime.client.store.call("ZCARD", space.due) for space in spaces])
 
 
-async def park(runtime: Runtime, count: int) -> None:
-    """Have so many invocations sleep, out of memory as far as that is how the worker is set."""
+def objects_in_memory(runtime: Runtime) -> int:
+    return sum(len(partition.lanes) for partition in runtime.worker.partitions)
 
-    async def send(number: int) -> None:
-        await runtime.client.send(nap, f"acme/parked-{number:08d}", DAY_SECONDS)
 
-    await each(send, range(count))
+async def until_parked(runtime: Runtime, count: int, resident: int) -> None:
+    """Wait until so many invocations sleep, no handler is left in memory, and no more objects than may be."""
     while await asleep(runtime) < count or any(partition.sleepers for partition in runtime.worker.partitions):
+        await anyio.sleep(POLL_SECONDS)
+    while objects_in_memory(runtime) > resident:
         await anyio.sleep(POLL_SECONDS)
 
 
@@ -63,24 +62,23 @@ async def host(options: argparse.Namespace) -> None:
         subject = Subject(adding(runtime.client, Handler.ADD))
         await subject.sample(ADD)
         gc.collect()
-        say(before=rss_bytes())
-        await park(runtime, options.park)
-        gc.collect()
-        say(parked=options.park)
+        say(ready=True)
         while (line := await anyio.to_thread.run_sync(sys.stdin.readline)) != "":
             match line.strip():
                 case "rss":
+                    gc.collect()
                     say(rss=rss_bytes())
-                case _:
-                    sample = await subject.sample(replace(ADD, invocations=options.calls))
-                    say(rate=sample.rate)
+                case "sample":
+                    say(rate=(await subject.sample(replace(ADD, invocations=options.calls))).rate)
+                case count:
+                    await until_parked(runtime, int(count), options.resident)
+                    say(parked=objects_in_memory(runtime))
 
 
 def main() -> None:
     """Host."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.parked_worker")
     parser.add_argument("store")
-    parser.add_argument("--park", type=int, default=0)
     parser.add_argument("--resident", type=int, default=100_000)
     parser.add_argument("--calls", type=int, default=ADD.invocations)
     collector.relax()

@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 async def test_a_parked_invocation_takes_a_few_thousand_bytes() -> None:
-    """In the store; what it takes in the worker is told, too much of which is the process itself with so few."""
+    """In the store; of what it takes in the worker too much is the process itself with so few."""
     for result in await sizes(500):
         assert 500 <= int(result.value.split(" ", 1)[0].replace(",", "")) <= 4_000, result.value
 
