@@ -104,15 +104,11 @@ class Worker:
         self._retention = Retention(store, self._partitions, sweep_seconds=settings.sweep_seconds)
         self._loading = Loading(store, self._errands, self._timers, self.ready)
         self._reads = Reads(app, store, read_limiter, settings.payload_limit_bytes)
-        self._intake = Intake(self._reads.serve, settings.lane_slots * CALLS_PER_SLOT, self._repair)
-        self._intake.waits = self._waits
-        self._validating = self._intake.validating = Validating(self._reads, settings.payload_limit_bytes)
+        self._probes = Probes(store, self._partition_of)
+        self._pauses = Pauses(store, self._errands)
         self._boxes = SignalBoxes(store, self._errands)
-        delivery = SignalDelivery(self._waits)
-        self._waits.on_abandoned.append(delivery.give_back)
-        self._intake.signals = SignalIntake(store, self._errands, self._boxes, delivery)
-        self._intake.cancelling = Cancelling(store, self._errands, self._loading)
-        self._pauses = self._intake.pauses = Pauses(store, self._errands)
+        self._validating = Validating(self._reads, settings.payload_limit_bytes)
+        self._intake = self._make_intake()
         self._execution = Execution(settings, self._timers, self._limiter)
         self._inboxes = InboxReader(store, self._intake, self._errands, self._partitions)
         self._blob_sweep = BlobSweep(store, self._partitions)
@@ -139,14 +135,26 @@ class Worker:
             suspend=self._timers.suspend,
             restart_may_lose=restart_may_lose,
         )
-        self._probes = Probes(store, self._partition_of)
-        self._intake.probes = self._probes
-        self._intake.attaching = Attaching(store, self._errands, self._loading.read_records, self._probes.attached)
         self.doors = Doors(app, settings, self._ownership, self._intake, self._reads)
         self._slots: Slots[Lane]
         #: Tells, in tests, when nothing happens before time passes.
         self.idle: Idle
         self.is_dead = False
+
+    def _make_intake(self) -> Intake:
+        """Return what takes requests in, with those who know what becomes of each kind."""
+        store, errands = self._store, self._errands
+        intake = Intake(self._reads.serve, self._settings.lane_slots * CALLS_PER_SLOT, self._repair)
+        delivery = SignalDelivery(self._waits)
+        self._waits.on_abandoned.append(delivery.give_back)
+        intake.waits = self._waits
+        intake.validating = self._validating
+        intake.signals = SignalIntake(store, errands, self._boxes, delivery)
+        intake.cancelling = Cancelling(store, errands, self._loading)
+        intake.pauses = self._pauses
+        intake.probes = self._probes
+        intake.attaching = Attaching(store, errands, self._loading.read_records, self._probes.attached)
+        return intake
 
     @property
     def identity(self) -> str:
