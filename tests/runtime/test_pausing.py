@@ -29,6 +29,7 @@ from keylane import (
 )
 from keylane.journal.doctor.checkup import Plan, check_up
 from keylane.journal.key import parse_id
+from keylane.runtime.forcing import forced
 from keylane.testing import shift_clock
 
 pytestmark = pytest.mark.anyio
@@ -113,6 +114,11 @@ async def runtime(store_url: str, namespace: str) -> AsyncIterator[Runtime]:
         yield runtime
 
 
+def told(words: list[str]) -> list[str]:
+    """Return what handlers have told of themselves; what code outside of steps tells again is left out where forced."""
+    return words if forced() is None else list(dict.fromkeys(words))
+
+
 async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
     """Wait until something holds."""
     with anyio.fail_after(10):
@@ -169,7 +175,7 @@ async def test_a_paused_object_runs_nothing_exclusive_and_is_read_on(runtime: Ru
         await client.call("Order", KEY, "note", "last", timeout=0.1)
     assert await client.call("Order", KEY, "words", timeout=10) == ["before"]
     assert await client.call("Order", OTHER, "note", "other", timeout=10) == "other"
-    assert trail == ["before", "other"]
+    assert told(trail) == told(["before", "other"])
     await client.resume("Order", KEY, **WHO, timeout=10)
     assert [await handle.result(timeout=10) for handle in handles] == [f"w{n}" for n in range(5)]
     assert await client.call("Order", KEY, "words", timeout=10) == ["before", *[f"w{n}" for n in range(5)], "last"]
@@ -185,11 +191,11 @@ async def test_a_paused_object_stays_paused_over_owners_and_resumes_in_order(sto
         handles.append(await runtime.client.send("Order", KEY, "note", "w3"))
         await all_taken_in(runtime, KEY, 4)
         assert await runtime.client.call("Order", OTHER, "note", "other", timeout=10) == "other"
-        assert trail == ["other"]
+        assert told(trail) == told(["other"])
         await runtime.client.resume("Order", KEY, **WHO, timeout=10)
         for handle in handles:
             await runtime.client.attach(handle.id).result(timeout=10)
-    assert trail == ["other", "w0", "w1", "w2", "w3"]
+    assert told(trail) == told(["other", "w0", "w1", "w2", "w3"])
 
 
 async def test_a_pause_that_was_ordered_while_no_worker_ran_holds_before_anything_runs(
@@ -205,7 +211,7 @@ async def test_a_pause_that_was_ordered_while_no_worker_ran_holds_before_anythin
         async with Runtime(app_of(), store=store_url, namespace=namespace) as runtime:
             await sent.accepted(timeout=10)
             await all_taken_in(runtime, KEY, 1)
-            assert trail == []
+            assert told(trail) == told([])
             await client.resume("Order", KEY, **WHO, timeout=10)
             assert await sent.result(timeout=10) == "w"
 
@@ -219,7 +225,7 @@ async def test_a_paused_type_stops_all_of_its_objects_and_no_other_type(store_ur
         for handle in handles:
             await handle.accepted(timeout=10)
         assert await client.call("Stock", KEY, "note", "stock", timeout=10) == "stock"
-        assert trail == ["stock"]
+        assert told(trail) == told(["stock"])
         await client.resume("Order", **WHO, timeout=10)
         assert sorted([await handle.result(timeout=10) for handle in handles]) == [f"w{n}" for n in range(8)]
 
@@ -247,11 +253,12 @@ async def test_a_paused_object_and_its_paused_type_are_resumed_each_by_itself(ru
     await client.resume("Order", **WHO, timeout=10)
     assert await client.call("Order", OTHER, "note", "other", timeout=10) == "other"
     await all_taken_in(runtime, KEY, 1)
-    assert trail == ["other"]
+    assert told(trail) == told(["other"])
     await client.resume("Order", KEY, **WHO, timeout=10)
     assert await sent.result(timeout=10) == "w"
 
 
+@pytest.mark.counts_runs
 async def test_what_runs_goes_on_up_to_its_next_durable_point(runtime: Runtime) -> None:
     """The step that runs is recorded and not run again; the code behind it runs, the next step does not begin."""
     client = runtime.client
@@ -268,7 +275,7 @@ async def test_what_runs_goes_on_up_to_its_next_durable_point(runtime: Runtime) 
     assert (await handle.describe()).status == "running"
     await client.resume("Order", KEY, **WHO, timeout=10)
     assert await handle.result(timeout=10) == "a"
-    assert trail == ["a first", "a between", "a between", "a second"]
+    assert told(trail) == told(["a first", "a between", "a between", "a second"])
 
 
 async def test_what_ends_before_its_next_durable_point_ends(runtime: Runtime) -> None:
@@ -297,10 +304,10 @@ async def test_the_end_of_a_wait_is_taken_in_while_its_object_is_paused(
         await runtime.client.pause("Order", KEY, **WHO, timeout=10)
         await shift_clock(runtime, timedelta(seconds=700))
         await stands(runtime.client, handle.id, "running")
-        assert trail == ["a before"]
+        assert told(trail) == told(["a before"])
         await runtime.client.resume("Order", KEY, **WHO, timeout=10)
         assert await handle.result(timeout=10) == "a"
-        assert trail == ["a before", "a awake", "a after"]
+        assert told(trail) == told(["a before", "a awake", "a after"])
 
 
 async def test_what_is_due_enters_its_lane_while_its_object_is_paused(runtime: Runtime) -> None:
@@ -310,7 +317,7 @@ async def test_what_is_due_enters_its_lane_while_its_object_is_paused(runtime: R
     await later.accepted(timeout=10)
     await shift_clock(runtime, timedelta(seconds=700))
     await stands(client, later.id, "queued")
-    assert trail == []
+    assert told(trail) == told([])
     await client.resume("Order", KEY, **WHO, timeout=10)
     assert await later.result(timeout=10) == "later"
 
@@ -405,7 +412,7 @@ async def test_an_invocation_that_waits_is_paused_at_once(store_url: str, namesp
         await shift_clock(runtime, timedelta(seconds=700))
         await client.resume(handle.id, **WHO, timeout=10)
         assert await handle.result(timeout=10) == "a"
-        assert trail == ["a before", "a awake", "a after"]
+        assert told(trail) == told(["a before", "a awake", "a after"])
 
 
 async def test_an_invocation_of_a_plain_function_is_paused_where_it_waits(runtime: Runtime) -> None:
@@ -416,7 +423,7 @@ async def test_an_invocation_of_a_plain_function_is_paused_where_it_waits(runtim
     await shift_clock(runtime, timedelta(seconds=700))
     await client.resume(handle.id, **WHO, timeout=10)
     assert await handle.result(timeout=10) == "a"
-    assert trail == ["a first", "a second"]
+    assert told(trail) == told(["a first", "a second"])
 
 
 async def test_an_invocation_that_waits_for_its_next_attempt_is_paused_at_once(runtime: Runtime) -> None:
@@ -445,7 +452,7 @@ async def test_a_queued_invocation_that_is_paused_stops_the_lane_when_its_turn_c
     assert not lane.is_runnable
     await client.resume(second.id, **WHO, timeout=10)
     assert [await each.result(timeout=10) for each in (second, third)] == ["second", "third"]
-    assert trail == ["a holds", "second", "third"]
+    assert told(trail) == told(["a holds", "second", "third"])
 
 
 async def test_a_paused_invocation_lets_others_go_on_where_its_type_says_so(store_url: str, namespace: str) -> None:
@@ -543,7 +550,7 @@ def test_a_blocking_client_pauses_and_resumes(store_url: str, namespace: str) ->
             sent = client.send("Order", KEY, "note", "v")
             sent.accepted(timeout=10)
             client.resume("Order", KEY, **WHO, timeout=10)
-            assert trail == []
+            assert told(trail) == told([])
             client.resume("Order", **WHO, timeout=10)
             assert sent.result(timeout=10) == "v"
 

@@ -25,6 +25,7 @@ from keylane import (
 )
 from keylane.journal.doctor.checkup import Plan, check_up
 from keylane.journal.key import parse_id
+from keylane.runtime.forcing import forced
 from keylane.testing import shift_clock
 
 pytestmark = pytest.mark.anyio
@@ -195,6 +196,11 @@ async def runtime(store_url: str, namespace: str) -> AsyncIterator[Runtime]:
         yield runtime
 
 
+def told(words: list[str]) -> list[str]:
+    """Return what handlers have told of themselves; what code outside of steps tells again is left out where forced."""
+    return words if forced() is None else list(dict.fromkeys(words))
+
+
 async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
     """Wait until something holds."""
     with anyio.fail_after(10):
@@ -224,7 +230,7 @@ async def test_a_wait_that_releases_the_lane_lets_others_change_the_object(runti
     assert await client.call(note, KEY, "between", timeout=10) == "between"
     await pass_time(runtime)
     assert await napping.result(timeout=10) == ["n", "between"]
-    assert trail == ["n runs", "between", "n runs", "n returns", "n after"]
+    assert told(trail) == told(["n runs", "between", "n runs", "n returns", "n after"])
 
 
 async def test_a_wait_that_holds_the_lane_lets_no_second_run_begin_before_its_end(runtime: Runtime) -> None:
@@ -234,7 +240,7 @@ async def test_a_wait_that_holds_the_lane_lets_no_second_run_begin_before_its_en
     await waits(runtime, napping.id)
     behind = await client.send(note, KEY, "behind")
     await behind.accepted(timeout=10)
-    assert trail == ["n runs"]
+    assert told(trail) == told(["n runs"])
     await pass_time(runtime)
     assert await napping.result(timeout=10) == []
     assert await behind.result(timeout=10) == "behind"
@@ -352,7 +358,7 @@ async def test_a_replay_finds_superseded_what_the_first_run_did(store_url: str, 
         await client.call(set_amount, KEY, 2, timeout=10)
         await pass_time(runtime)
         assert await sent.result(timeout=10) == "amount 2"
-        assert trail == ["superseded ('amount',)", "step"]
+        assert told(trail) == told(["superseded ('amount',)", "step"])
 
 
 async def test_a_plain_function_releases_its_lane(runtime: Runtime) -> None:
@@ -378,7 +384,7 @@ async def test_each_wait_of_a_block_releases_the_lane_and_its_steps_hold_it(runt
     await client.call(note, KEY, "two", timeout=10)
     await shift_clock(runtime, timedelta(seconds=1400))
     assert await sent.result(timeout=10) == ["one", "two"]
-    assert trail == ["n first", "one", "n second", "two"]
+    assert told(trail) == told(["n first", "one", "n second", "two"])
 
 
 async def test_the_lane_may_be_released_after_branches_have_ended(runtime: Runtime) -> None:
