@@ -20,6 +20,8 @@ from .in_hand import InHand
 from .inbox_place import InboxPlace
 from .invocation import Invocation
 from .lane import Lane
+from .partition_clock import PartitionClock
+from .recent_ids import RecentIds
 from .turning_away import turn_away_lane
 
 if TYPE_CHECKING:
@@ -41,8 +43,6 @@ REFUSAL_CAP_SECONDS = 5.0
 REFUSAL_FORGOTTEN_SECONDS = 30.0
 #: How long a lane with open work that can't be read is left alone.
 UNREAD_AGAIN_SECONDS = 5.0
-#: How long an ended invocation is remembered, so that a second copy of its request is known for what it is.
-REMEMBERED_SECONDS = 60.0
 
 
 class Phase(Enum):
@@ -174,14 +174,12 @@ class Partition:
         self.payload_limit_bytes = settings.payload_limit_bytes
         self.tombstone_retention_ms = settings.tombstone_retention_days * 86_400_000
         self.backlog = virtual_object.backlog or settings.backlog_per_key
-        self._ended: dict[bytes, float] = {}
-        self._released: dict[bytes, float] = {}
+        self._ended, self._released = RecentIds(), RecentIds()
         #: Lanes that had open work when the tenure began, or could not be read since with some in them.
         self.runnable: set[str] = set()
         self._unread: dict[str, float] = {}
         self.in_hand = InHand(self.open, self.sleepers, self.parked)
-        self._time_ms = self._told_ms = now_ms
-        self._time_seen_at = time.monotonic()
+        self._clock = PartitionClock(now_ms)
         self._lease_is_valid: Callable[[], bool] = _never
 
     @property
@@ -191,15 +189,11 @@ class Partition:
 
     def saw_time(self, now_ms: int) -> None:
         """Take note of the partition's time in an answer."""
-        self._time_ms = now_ms
-        self._time_seen_at = time.monotonic()
+        self._clock.saw(now_ms)
 
     def now_ms(self) -> int:
         """Return a close estimate of the partition's time that never goes back; the store compares deadlines itself."""
-        estimate = self._time_ms + int((time.monotonic() - self._time_seen_at) * 1000)
-        # An answer that was long on its way sets the estimate back by as much.
-        self._told_ms = max(self._told_ms, estimate)
-        return self._told_ms
+        return self._clock.now_ms()
 
     def is_paused(self, key_text: str) -> bool:
         """Return whether exclusive work of an object has to stop, as that of all objects or by itself."""
@@ -275,11 +269,11 @@ class Partition:
 
     def remember(self, raw_id: bytes) -> None:
         """Remember for a while that a request was dealt with: a second copy of it may lie in the inbox."""
-        self._ended[raw_id] = time.monotonic()
+        self._ended.note(raw_id)
 
     def forget(self, raw_id: bytes) -> None:
         """Forget that a request was dealt with: it was put back."""
-        self._ended.pop(raw_id, None)
+        self._ended.drop(raw_id)
 
     def is_known(self, raw_id: bytes) -> bool:
         """Return whether a request with this id is or was in our hands a moment ago."""
@@ -287,7 +281,7 @@ class Partition:
 
     def note_released(self, raw_id: bytes) -> None:
         """Remember for a while that a scheduled invocation has entered its lane: it may be found due once more."""
-        self._released[raw_id] = time.monotonic()
+        self._released.note(raw_id)
 
     def was_released(self, raw_id: bytes) -> bool:
         """Return whether a scheduled invocation has entered its lane a moment ago."""
@@ -295,19 +289,13 @@ class Partition:
 
     def take_back_release(self, raw_id: bytes) -> None:
         """Take note that a scheduled invocation did not enter its lane after all."""
-        self._released.pop(raw_id, None)
+        self._released.drop(raw_id)
 
     def forget_ended(self) -> None:
         """Drop the ids that ended, or were released, long enough ago."""
         self.expiring_days.intersection_update((self.now_ms() // DAY_MS,))
-        limit = time.monotonic() - REMEMBERED_SECONDS
-        for remembered in (self._ended, self._released):
-            # A dict keeps the order of insertion, so the oldest come first.
-            while remembered:
-                raw_id, since = next(iter(remembered.items()))
-                if since > limit:
-                    break
-                del remembered[raw_id]
+        self._ended.forget_old()
+        self._released.forget_old()
 
     def lane_refused(self, lane: Lane) -> None:
         """Throw away what a lane had built on a refused commit, and run it again from its arguments."""
