@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,13 +29,15 @@ class BranchTasks(ABC):
         main: The handler itself.
     """
 
-    __slots__ = ("_active", "_branches", "_ended_paths", "_over", "main")
+    __slots__ = ("_active", "_branches", "_cut", "_ended_paths", "_over", "main")
 
     def __init__(self, main: Branch) -> None:
         self.main = main
         self._branches: dict[asyncio.Task[Any], Branch] = {}
         #: Those that are not inside ctx.
         self._active: set[Branch] = {main}
+        #: Those that were cut off and have not seen it yet.
+        self._cut: deque[Branch] = deque()
         #: Paths of branches that have ended: what comes for them is nobody's.
         self._ended_paths: set[Path] = set()
         #: What the run has been ended with.
@@ -160,16 +163,50 @@ class BranchTasks(ABC):
         self.interrupt(branch)
 
     def interrupt(self, branch: Branch) -> None:
-        """Raise `CancelledError` in a branch where it is."""
+        """Have `CancelledError` raised in a branch where it is, once all is quiet and its turn has come.
+
+        How long a step takes to be cut off, and whether it ran at all, must not decide which of several branches goes
+        on first: in a replay it does not run.
+        """
+        is_at_work = branch.blocked is Blocked.WORK and branch.future is None
+        if is_at_work or not (branch.is_new or branch.is_outside):
+            self._cut.append(branch)
+        if is_at_work or branch.is_new or branch.is_outside:
+            self._raise_in(branch)
+        self.poke()
+
+    def _raise_in(self, branch: Branch) -> None:
         assert branch.task is not None
         branch.interruptions += 1
         self._go_on(branch)
         branch.task.cancel()
 
-    @staticmethod
-    def take_back_interruption(branch: Branch) -> None:
-        """Take an interruption back that has reached its branch."""
+    async def turn_of_cut(self, branch: Branch) -> None:
+        """Wait until it is a branch's turn to see that it was cut off; its step has ended of it already."""
+        if branch in self._cut:
+            branch.awaits_turn = True
+            await self.blocked(branch, Blocked.WORK)
+
+    def _cut_off_next(self) -> bool:
+        """Let the branch go on that was cut off first; returns whether there was one."""
+        while self._cut:
+            branch = self._cut.popleft()
+            if branch.is_done:
+                continue
+            if branch.awaits_turn:
+                branch.awaits_turn = False
+                self._release(branch, None)
+            else:
+                self._raise_in(branch)
+            return True
+        return False
+
+    def take_back_interruption(self, branch: Branch) -> None:
+        """Take an interruption back that has reached its branch, or is to."""
         assert branch.task is not None
+        if branch in self._cut:
+            self._cut.remove(branch)
+            return
         branch.interruptions -= 1
         branch.task.uncancel()
 

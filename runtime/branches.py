@@ -46,6 +46,7 @@ class Branch:
 
     __slots__ = (
         "awaits",
+        "awaits_turn",
         "blocked",
         "call",
         "cancel_is_certain",
@@ -86,6 +87,8 @@ class Branch:
         self.is_cancelled = False
         self.cancel_is_certain = True
         self.is_done = False
+        #: Whether its step was cut off, and it waits for its turn to see that.
+        self.awaits_turn = False
         self.value: Any = None
         self.error: BaseException | None = None
         self.listeners: list[Callable[[Branch], None]] = []
@@ -120,6 +123,17 @@ class Branch:
         if self.random is None:
             self.random = random.Random(raw_id + place_bytes(self.seed))  # noqa: S311
         return self.random
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing of it has run yet."""
+        return inspect.iscoroutine(self.coroutine) and inspect.getcoroutinestate(self.coroutine) == inspect.CORO_CREATED
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether it awaits something outside of ctx that is not another branch."""
+        is_on_its_way = isinstance(self.awaits, asyncio.Future) and not self.awaits.done()
+        return self.blocked is None and is_on_its_way and not self.waits_for_others
 
     @property
     def is_cut_off_by_others(self) -> bool:

@@ -341,7 +341,7 @@ class Conductor(BranchTasks):
         if self._ctx.is_stale:
             self._ctx.end_stale()
             return
-        if self._has_handed_over() or self._journal.in_flight or self._invocation.ending:
+        if self._cut_off_next() or self._has_handed_over() or self._journal.in_flight or self._invocation.ending:
             return
         if not self.is_live and not self._go_live():
             return

@@ -156,8 +156,12 @@ class Steps:
             await diverge(ctx, lane, invocation, found, f"step {format_place(plan.index)} {plan.name!r}")
         settled = await conductor.turn_of_step(branch, plan.index)
         if settled is None:
-            with conductor.working(branch, plan.index):
-                settled = await self._begin(ctx, lane, invocation, plan)
+            try:
+                with conductor.working(branch, plan.index):
+                    settled = await self._begin(ctx, lane, invocation, plan)
+            except asyncio.CancelledError:
+                await conductor.turn_of_cut(branch)
+                raise
         assert isinstance(settled, StepCompleted | StepFailed)
         return settled
 

@@ -297,6 +297,7 @@ async def stubborn_steps(ctx: ObjectContext) -> int:
     return sum(await ctx.gather(*(ctx.run(f"s{number}", third_time, number) for number in range(20))))
 
 
+@pytest.mark.counts_runs
 async def test_steps_of_branches_are_tried_again_each_when_it_is_due(runtime: Runtime) -> None:
     """Also where that is before its branch has come to wait for it."""
     for number in range(5):

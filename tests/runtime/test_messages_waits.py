@@ -132,6 +132,7 @@ async def waiting(runtime: Runtime, handle: Any) -> None:
     await eventually(waits)
 
 
+@pytest.mark.counts_runs
 async def test_a_handler_that_waits_for_long_leaves_memory_and_is_replayed(store_url: str, namespace: str) -> None:
     """It is ended by what no `except Exception` catches, and runs again once its reply is there."""
     gates["a"] = anyio.Event()
@@ -212,6 +213,7 @@ async def test_a_wait_outlives_its_worker(store_url: str, namespace: str, handle
         assert await behind.result(timeout=10) == "behind"
 
 
+@pytest.mark.counts_runs
 async def test_a_timeout_around_a_call_is_no_end_of_it(runtime: Runtime) -> None:
     """A replay could not tell it again: the handler is tried once more, and gets the reply to the same call."""
     gates["a"] = anyio.Event()

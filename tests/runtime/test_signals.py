@@ -423,6 +423,7 @@ async def test_a_signal_to_the_invocation_goes_before_one_to_its_object(runtime:
     assert [signal.name for signal in (await runtime.client.inspect("Order", "acme/1")).signals] == ["go"]
 
 
+@pytest.mark.counts_runs
 async def test_a_value_of_another_type_is_refused_where_it_is_waited_for_and_never_retried(runtime: Runtime) -> None:
     """The sender can't know the type; what came is recorded, so no further attempt could get another value."""
     handle = await runtime.client.send(hear_number, "acme/1")
@@ -685,6 +686,7 @@ async def test_a_signal_for_one_that_was_not_taken_in_yet_takes_it_in_first(runt
 # residency, owners and clients
 
 
+@pytest.mark.counts_runs
 async def test_waits_outlive_their_handlers_and_owners(store_url: str, namespace: str) -> None:
     """What has left memory is found by its id; what comes while nobody is up is taken in at the start."""
     short = App([order, desk, vault], settings=Settings(waiting_residency_seconds=0.05, resident_lanes=1))
@@ -715,6 +717,7 @@ async def test_waits_outlive_their_handlers_and_owners(store_url: str, namespace
         assert verdict.replayed
 
 
+@pytest.mark.counts_runs
 @pytest.mark.parametrize("to", ["invocation", "object"])
 async def test_what_is_paused_beside_its_lane_gets_its_signal_when_it_goes_on(runtime: Runtime, to: str) -> None:
     """One to the invocation at once, one to the object unless somebody in the lane takes it meanwhile."""
