@@ -9,7 +9,7 @@ from ..journal import operations
 from ..journal.errors import Fenced, KeylaneError
 from ..journal.outcomes import encode_outcome
 from ..journal.records import Failed, Finished
-from .endings import record, refuse, replies
+from .endings import accept_in_order, record, replies
 from .failures import failure_of, refused
 from .large_values import let_go
 from .partition import OwnershipLost
@@ -28,14 +28,12 @@ def refuse_queued(lane: Lane, invocation: Invocation, error: KeylaneError) -> No
         invocation: One that neither holds the lane nor has an idempotency key.
         error: What those who wait for it are told.
     """
+    if not invocation.accepted:
+        # Then it has its place in the lane's list, where it is found again if the store refuses what follows.
+        accept_in_order(lane, invocation)
     place = lane.queue.index(invocation)
     del lane.queue[place]
     invocation.ended = True
-    if not invocation.accepted:
-        raw_id, entry = invocation.raw_id, invocation.entry
-        refuse(lane.partition, raw_id, entry, invocation.client, error, invocation.caller)
-        lane.partition.ended(invocation, error)
-        return
     done = partial(_refused, lane, invocation, error, place)
     lane.commit(_writes(lane, invocation, error), None, done, about=invocation.raw_id)
 

@@ -17,9 +17,16 @@ from hypothesis import strategies as st
 
 from keylane import Client, Handle, Runtime
 from keylane.journal.batch import Commit
+from keylane.journal.errors import KeylaneError
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.probes import Edge, Probe
+from keylane.journal.transitions import Status
+from keylane.runtime import probes as probes_module
+from keylane.runtime.endings import accept_in_order
+from keylane.runtime.invocation import Invocation
+from keylane.runtime.lane import Lane
 from keylane.runtime.probes import TOGETHER_SECONDS, UNTAKEN_MAX, Probes
+from keylane.runtime.withdrawal import refuse_queued
 from tests.circles_catalogue import follow, node, other, visits
 from tests.faults.harness import eventually, eventually_answers
 from tests.objects_catalogue import marks
@@ -260,26 +267,39 @@ async def test_calls_that_come_together_share_a_probe(
     assert [await handle.result(timeout=10) for handle in handles] == [[]] * 100
 
 
-async def test_a_call_that_the_store_keeps_in_its_lane_is_refused_with_the_next_probe(
+def fail(commit: Commit) -> None:
+    commit.done(0, RuntimeError("refused by the test"))
+
+
+def is_as_before(lane: Lane) -> bool:
+    """Return whether a lane has its holder, and one that waits behind it."""
+    statuses = [each.standing.status for each in lane.queue if each.standing is not None]
+    return lane.loaded and not lane.refused and statuses == [Status.WAITING, Status.QUEUED]
+
+
+async def test_a_call_that_the_store_keeps_in_its_lane_has_its_place_back(
     runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the store refuses the commit, the call has its place back, and nobody was told."""
+    """Where the store refuses the commit nobody is told, it waits behind the holder as before, and is refused later."""
     held = await hold(runtime.client, tmp_path, circle(2))
-    partitions = runtime.worker.partitions
-    refused = [0]
-    for partition in partitions:
-        commit = partition.writer.commit
+    lanes: list[Lane] = []
 
-        def fail_first(each: Commit, commit: Any = commit) -> None:
-            if not refused[0] and any(op[0] == b"e" for op in each.operations):
-                refused[0] += 1
-                each.done(0, RuntimeError("refused by the test"))
-                return
-            commit(each)
+    def refuse_in_vain(lane: Lane, invocation: Invocation, error: KeylaneError) -> None:
+        lanes.append(lane)
+        monkeypatch.setattr(Probes, "_forward", forget)
+        accept_in_order(lane, invocation)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(lane.partition.writer, "commit", fail)
+            refuse_queued(lane, invocation, error)
+        monkeypatch.setattr(probes_module, "refuse_queued", refuse_queued)
 
-        monkeypatch.setattr(partition.writer, "commit", fail_first)
+    monkeypatch.setattr(probes_module, "refuse_queued", refuse_in_vain)
+    forward = Probes._forward  # pyright: ignore[reportPrivateUsage]
+    held.gate.touch()
+    await eventually(lambda: bool(lanes) and is_as_before(lanes[0]), "the lane is read anew")
+    monkeypatch.setattr(Probes, "_forward", forward)
+
     assert len(only_circle(await held.results())) == 2
-    assert refused == [1]
     await check_is_free(runtime.client, ["0", "1"])
 
 
