@@ -58,7 +58,12 @@ class _Drawing:
         self.scripts.append(uid)
         is_blocking = self.source.random() < 0.12
         level = _Level(
-            self, place, depth, forks=0 if is_blocking else 2, is_blocking=is_blocking, cleans=self.source.random() < 0.5
+            self,
+            place,
+            depth,
+            forks=0 if is_blocking else 2,
+            is_blocking=is_blocking,
+            cleans=self.source.random() < 0.5,
         )
         on_cancel = self.source.choice(["", "", "clean", "write", "swallow"])
         script = {"uid": uid, "body": level.body(5), "on_cancel": on_cancel}

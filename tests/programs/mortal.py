@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 
 from keylane import Client, Runtime
 from keylane.journal.background import Background
@@ -124,7 +125,7 @@ class MortalHarness(Harness):
             try:
                 await self.advance(timedelta(milliseconds=max(left_ms, 0)))
             except StoreUnavailable:
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
                 continue
             if await self.now_ms() >= moment_ms:
                 return
