@@ -7,7 +7,7 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from ..journal.place import place_bytes, place_in
 from ..objects.branching import DurableTask
@@ -132,8 +132,8 @@ class Branch:
     @property
     def is_outside(self) -> bool:
         """Whether it awaits something outside of ctx that is not another branch."""
-        is_on_its_way = isinstance(self.awaits, asyncio.Future) and not self.awaits.done()
-        return self.blocked is None and is_on_its_way and not self.waits_for_others
+        awaits = cast("asyncio.Future[Any] | None", self.awaits if asyncio.isfuture(self.awaits) else None)
+        return self.blocked is None and awaits is not None and not awaits.done() and not self.waits_for_others
 
     @property
     def is_cut_off_by_others(self) -> bool:
