@@ -70,12 +70,12 @@ class WiredStore(Store):
     """A store whose connections are `Wire`s."""
 
     def new_connection(self, address: Any = None) -> Connection:
-        """Make a connection and keep hold of it."""
-        self.commit_wire = Wire(super().new_connection(address))
-        return cast("Connection", self.commit_wire)
+        """Make a connection that is watched."""
+        return cast("Connection", Wire(super().new_connection(address)))
 
-    #: The connection of the commits: the last one that is made at the start.
-    commit_wire: Wire
+    def commit_wire(self, space: PartitionSpace) -> Wire:
+        """Return the connection that carries the commits of a partition at the moment."""
+        return cast("Wire", self.topology.node_of(space.owner).commits._connection)
 
 
 @dataclass

@@ -209,7 +209,8 @@ async def test_a_foreign_key_costs_the_commits_of_its_lane_and_no_others(
     await owner.store.call("SET", key, "foreign")
     result = operations.result(owner.space, ID, b"outcome", HOUR_MS)
 
-    wired.commit_wire.answers.clear()
+    wire = wired.commit_wire(owner.space)
+    wire.answers.clear()
     owner.append("a1")
     owner.append("c1", "acme/c")
     owner.append("b1", "acme/b", result, *writes)
@@ -220,7 +221,7 @@ async def test_a_foreign_key_costs_the_commits_of_its_lane_and_no_others(
     await next_batch(owner)
     owner.append("c2", "acme/c")
     owner.append("b3", "acme/b")
-    wired.commit_wire.answers.set()
+    wire.answers.set()
     await owner.answered()
 
     assert owner.errors == {"b1": WrongKeyType, "b2": WrongKeyType, "b3": WrongKeyType}
@@ -339,7 +340,7 @@ async def test_batches_are_bounded_by_their_bytes_too(
 async def test_commits_of_one_turn_go_out_in_one_write(wired: WiredStore) -> None:
     """Those of one partition in one batch, those of all partitions in one write."""
     owners = [await took(wired, number) for number in range(8)]
-    wire = wired.commit_wire
+    wire = wired.commit_wire(owners[0].space)
     wire.writes.clear()
 
     for word in ("one", "two", "three"):
@@ -356,7 +357,7 @@ async def test_commits_of_one_turn_go_out_in_one_write(wired: WiredStore) -> Non
 async def test_so_many_turns_are_on_the_wire_at_once_and_no_more(wired: WiredStore) -> None:
     """The next batch is sent while one is unanswered; what comes then waits, and goes together."""
     owner = await took(wired)
-    wire = wired.commit_wire
+    wire = wired.commit_wire(owner.space)
     wire.answers.clear()
     wire.writes.clear()
 
@@ -413,14 +414,15 @@ async def test_answers_that_were_lost_with_the_connection_are_given_again(
     """The server has applied two batches whose answers nobody has read when the connection goes."""
     async with opened(own_server.url, namespace) as store:
         owner = await took(store)
-        store.commit_wire.answers.clear()
+        wire = store.commit_wire(owner.space)
+        wire.answers.clear()
         for word in ("one", "two"):
             owner.append(word)
             await next_batch(owner)
         await eventually(lambda: own_server.ask("HGET", owner.space.owner, "batch") == b"2", "both are applied")
 
         own_server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        store.commit_wire.answers.set()
+        wire.answers.set()
         owner.append("three")
         await owner.answered()
         await store.wait_up(5)

@@ -1,5 +1,6 @@
 """The distribution: a wheel built from the sdist, used in an environment and a folder that know nothing else."""
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -27,7 +28,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     elsewhere.mkdir()
 
     def execute(code: str) -> str:
-        done = subprocess.run([python, "-c", code], cwd=elsewhere, capture_output=True, text=True, check=False)
+        # What whoever runs the tests has put onto the path of all Pythons would be found before the wheel.
+        known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(
+            [python, "-c", code], cwd=elsewhere, env=known, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
