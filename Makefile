@@ -34,9 +34,11 @@ bench: .venv/dev.installed
 	$(BIN)/python -m benchmarks $(ARGS)
 
 nightly: .venv/dev.installed
-	$(BIN)/pytest -m nightly $(ARGS)
-	KEYLANE_TEST_TOPOLOGY=cluster $(BIN)/pytest $(ARGS)
-	KEYLANE_TEST_TOPOLOGY=sentinel $(BIN)/pytest $(ARGS)
+	@failed=; \
+	$(BIN)/pytest -m nightly $(ARGS) || failed="$$failed nightly"; \
+	KEYLANE_TEST_TOPOLOGY=cluster $(BIN)/pytest $(ARGS) || failed="$$failed cluster"; \
+	KEYLANE_TEST_TOPOLOGY=sentinel $(BIN)/pytest $(ARGS) || failed="$$failed sentinel"; \
+	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 format: .venv/dev.installed
 	$(BIN)/ruff format .
