@@ -20,8 +20,13 @@ from redis.retry import Retry
 
 from keylane.journal.embedded import bundled_binary
 
-START_SECONDS = 10.0
+#: How long a server that lives may take until it answers: one that loads its files has nothing else to say meanwhile,
+#: and on a machine that is busy with other things that takes as long as it takes.
+START_SECONDS = 60.0
+ASK_SECONDS = 10.0
 POLL_SECONDS = 0.01
+#: The name of our connections, by which faults that cut those of everybody else leave them alone.
+OURS = "keylane-tests"
 #: Names another server program to run the fault tests on, such as `redis-server`.
 VARIABLE = "KEYLANE_TEST_SERVER"
 
@@ -30,28 +35,53 @@ class NeverHappenedError(AssertionError):
     """What a test waited for did not come true in time."""
 
 
+#: What a check may raise that asks servers, some of which are away, or none of which is yet what it asks for.
+AWAY = (redis.RedisError, NeverHappenedError)
+
+
 async def eventually(check: Callable[[], object], what: str, *, seconds: float = 10.0) -> None:
-    """Wait until a check is true.
+    """Wait until a check is true; that a server can't be asked at the moment means that it is not true yet.
 
     Args:
         check: Looks at the outside world: a server, a process, a file.
         what: What must come true, for the message.
         seconds: How long it may take.
     """
-    deadline = time.monotonic() + seconds
-    while not check():
-        if time.monotonic() > deadline:
-            raise NeverHappenedError(f"{what}: not within {seconds:g} s")
-        await anyio.sleep(POLL_SECONDS)
+
+    async def checked() -> object:
+        return check()
+
+    await eventually_answers(checked, what, seconds=seconds)
 
 
 async def eventually_answers(check: Callable[[], Awaitable[object]], what: str, *, seconds: float = 10.0) -> None:
     """The same for a check that is awaited."""
     deadline = time.monotonic() + seconds
-    while not await check():
+    while True:
+        why = ""
+        try:
+            if await check():
+                return
+        except AWAY as error:
+            why = f": {error!r}"
         if time.monotonic() > deadline:
-            raise NeverHappenedError(f"{what}: not within {seconds:g} s")
+            raise NeverHappenedError(f"{what}: not within {seconds:g} s{why}")
         await anyio.sleep(POLL_SECONDS)
+
+
+def wait_for(check: Callable[[], object], what: str, *, seconds: float = START_SECONDS) -> None:
+    """The same where there is no event loop."""
+    deadline = time.monotonic() + seconds
+    while True:
+        why = ""
+        try:
+            if check():
+                return
+        except AWAY as error:
+            why = f": {error!r}"
+        if time.monotonic() > deadline:
+            raise NeverHappenedError(f"{what}: not within {seconds:g} s{why}")
+        time.sleep(POLL_SECONDS)
 
 
 async def eventually_aside(check: Callable[[], object], what: str, *, seconds: float = 10.0) -> None:
@@ -111,18 +141,21 @@ class StoreServer:
             ],
             stdin=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            if time.monotonic() > deadline or self._process.poll() is not None:
-                log = (self.directory / "log").read_text()
-                raise NeverHappenedError(f"the server did not start: {log[-500:]}")
-            time.sleep(POLL_SECONDS)
-
-    def _answers(self) -> bool:
         try:
-            return bool(self.ask("PING"))
-        except redis.RedisError:
-            return False
+            wait_for(lambda: not self._is_alive or self.ask("PING"), "the server answers")
+        except NeverHappenedError as error:
+            raise NeverHappenedError(f"{error}: {self._log_end}") from error
+        if not self._is_alive:
+            raise NeverHappenedError(f"the server did not start: {self._log_end}")
+
+    @property
+    def _is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def _log_end(self) -> str:
+        log = self.directory / "log"
+        return log.read_text()[-500:] if log.exists() else "it has no log"
 
     def kill(self) -> None:
         """SIGKILL it; what it had synced stays."""
@@ -153,7 +186,12 @@ class StoreServer:
     def ask(self, *words: Any) -> Any:
         """Send one command over a connection of its own and return the raw reply."""
         client: Any = redis.Redis(
-            unix_socket_path=str(self.socket), protocol=2, socket_timeout=START_SECONDS, retry=Retry(NoBackoff(), 0)
+            unix_socket_path=str(self.socket),
+            protocol=2,
+            socket_timeout=ASK_SECONDS,
+            client_name=OURS,
+            # Before a connection has its name, it is cut with those of everybody else.
+            retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
         )
         client.response_callbacks.clear()
         with client:

@@ -16,22 +16,10 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 import anyio
-import anyio.to_thread
 
 from .harness import StoreServer
-from .proxy import Proxy
+from .soak_slots import Slot
 from .soak_store import LEASE_SECONDS, ServerFaults, Servers, StoreFaults, StoreHurt
-from .worker_process import ChildProcess, environment_of
-
-#: Short, so that snapshots are made, history is dropped and results expire in the middle of it.
-SETTINGS = {"snapshot_every_deltas": 8, "result_retention_seconds": 60, "partitions": 16}
-READY_SECONDS = 30.0
-END_SECONDS = 30.0
-#: A worker that starts while the store is away may give up, as under any supervisor that starts it again.
-STARTS = 10
-START_AGAIN_SECONDS = 1.0
-#: Whether a process hears no notification at all is drawn at its start.
-DEAF_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,132 +37,6 @@ class Load:
     callers: int = 2
     tasks: int = 6
     pause_seconds: float = 0.03
-
-
-class Slot:
-    """A place in the run, held by one process after another, behind one proxy where the store is one server.
-
-    Args:
-        name: Its name; `w…` hosts, `c…` only calls.
-        store: The store.
-        common: Arguments of every process.
-        choose: Decides which of its processes are deaf.
-        logs: Where what its processes said on stderr is kept.
-    """
-
-    def __init__(self, name: str, store: StoreFaults, common: list[str], choose: random.Random, logs: Path) -> None:
-        self.name = name
-        self._store = store
-        self._proxy = None if store.socket is None else Proxy(store.socket, store.socket.parent / f"p-{name}")
-        self.wrong: list[str] = []
-        self.is_busy = False
-        self._common = common
-        self._choose = choose
-        self._logs = logs
-        self._incarnation = 0
-        self._process: ChildProcess | None = None
-
-    @property
-    def process(self) -> ChildProcess:
-        """The process that holds the place."""
-        assert self._process is not None
-        return self._process
-
-    @property
-    def hosts(self) -> bool:
-        """Whether its processes are workers."""
-        return self.name.startswith("w")
-
-    @property
-    def wire(self) -> Proxy:
-        """The proxy between its processes and the only server."""
-        assert self._proxy is not None
-        return self._proxy
-
-    @property
-    def url(self) -> str:
-        """What its processes connect to."""
-        return self._store.servers.url if self._proxy is None else self._proxy.url
-
-    def heal(self) -> None:
-        """Let everything pass."""
-        if self._proxy is not None:
-            self._proxy.heal()
-
-    def __enter__(self) -> Self:
-        """Open the proxy."""
-        if self._proxy is not None:
-            self._proxy.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Kill the process and close the proxy."""
-        if self._process is not None:
-            self._process.kill()
-            self._keep_log(self._process)
-        if self._proxy is not None:
-            self._proxy.__exit__(kind, error, trace)
-
-    async def start(self) -> None:
-        """Have a new process in the place, and wait until it is ready."""
-        for _ in range(STARTS):
-            self._process = self._spawn()
-            try:
-                await self._process.ready(READY_SECONDS)
-            except AssertionError:
-                await self._gave_up(self._process)
-                await anyio.sleep(START_AGAIN_SECONDS)
-            else:
-                return
-        self.wrong.append(f"{self.name} did not start {STARTS} times in a row")
-
-    async def kill(self) -> None:
-        """SIGKILL the process."""
-        process = self.process
-        # Its end is not for a loop to wait for that has other faults to cause.
-        await anyio.to_thread.run_sync(process.kill)
-        self._keep_log(process)
-
-    async def drain(self) -> None:
-        """SIGTERM the process and wait until it has ended."""
-        await self._drain(self.process)
-
-    async def replace(self) -> None:
-        """Start a new process first, and then drain the old one, as a rolling deploy does."""
-        old = self.process
-        await self.start()
-        await self._drain(old)
-        self.process.send(signal.SIGUSR2)
-
-    async def _drain(self, process: ChildProcess) -> None:
-        process.terminate()
-        returncode = await process.ended(END_SECONDS)
-        self._keep_log(process)
-        if returncode != 0:
-            self.wrong.append(f"{self.name}-{process.pid} ended with {returncode} after SIGTERM")
-
-    async def _gave_up(self, process: ChildProcess) -> None:
-        await anyio.to_thread.run_sync(process.kill)
-        self._keep_log(process, "-start")
-        # While a killed primary is not back as a replica, nothing could be acknowledged as was asked for.
-        known = ("StoreUnavailable", *(("the server has 0 replicas connected",) if self._store.replicas else ()))
-        if not any(each in process.stderr for each in known):
-            self.wrong.append(f"{self.name}-{process.pid} did not start: {process.stderr[-2000:]}")
-
-    def _spawn(self) -> ChildProcess:
-        self._incarnation += 1
-        deaf = self._choose.random() < DEAF_SHARE
-        arguments = [
-            *("--store", self.url, "--slot", self.name, "--incarnation", str(self._incarnation)),
-            *self._common,
-            *(["--hosts"] if self.hosts else []),
-        ]
-        return ChildProcess("tests.faults.soak_main", arguments, environment_of(SETTINGS, "drop" if deaf else ""))
-
-    def _keep_log(self, process: ChildProcess, suffix: str = "") -> None:
-        (self._logs / f"log-{self.name}-{process.pid}{suffix}").write_text(process.stderr + "\n")
 
 
 #: Something that goes wrong for one slot; what is left to chance in it comes from its own source.
@@ -336,7 +198,7 @@ class Deployment:
         store: StoreFaults | None = None,
     ) -> None:
         self.folder = folder
-        store = store or ServerFaults(StoreServer())
+        self.store = store = store or ServerFaults(StoreServer())
         self.server = store.servers
         common = [
             *("--namespace", namespace, "--folder", str(folder), "--seed", seed, "--tasks", str(load.tasks)),
@@ -350,16 +212,23 @@ class Deployment:
     async def __aenter__(self) -> Self:
         """Start everything."""
         (self.folder / "gate").touch()
-        self._stack.enter_context(self.server)
-        for slot in self.slots:
-            self._stack.enter_context(slot)
+        try:
+            self._stack.enter_context(self.server)
+            for slot in self.slots:
+                self._stack.enter_context(slot)
+            await self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    async def _start(self) -> None:
         # A call to a type that no worker has announced yet would be refused.
         for hosts in (True, False):
             async with anyio.create_task_group() as starts:
                 for slot in self.slots:
                     if slot.hosts is hosts:
                         starts.start_soon(slot.start)
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -19,13 +19,13 @@ import redis
 
 from keylane.journal.slots import slot_of
 
-from .harness import StoreServer, eventually_aside
-from .topologies import DOWN_MS, ClusterServers, SentinelServers
+from .harness import OURS, StoreServer, eventually_aside, wait_for
+from .topologies import DOWN_MS, ClusterServers, NetworkServer, SentinelServers
 from .worker_process import FAST
 
 #: A killed primary is noticed after a second; the rest is for slow machines.
-RISE_SECONDS = 30.0
-SETTLED_SECONDS = 60.0
+RISE_SECONDS = 60.0
+SETTLED_SECONDS = 120.0
 LEASE_SECONDS = float(str(FAST["lease_seconds"]))
 
 Servers: TypeAlias = StoreServer | ClusterServers | SentinelServers
@@ -57,6 +57,11 @@ class StoreFaults(Protocol):
         """The faults with their weights."""
         ...
 
+    @property
+    def outages(self) -> Sequence[tuple[float, float]]:
+        """From when to when nobody could get an answer, however well everybody did, because the store was killed."""
+        ...
+
 
 class ServerFaults:
     """The faults of one server, one at a time.
@@ -69,6 +74,7 @@ class ServerFaults:
 
     def __init__(self, server: StoreServer) -> None:
         self.servers = self._server = server
+        self.outages: list[tuple[float, float]] = []
         self._lock = anyio.Lock()
 
     @property
@@ -84,9 +90,11 @@ class ServerFaults:
     async def restart_store(self, choose: random.Random) -> None:
         """Kill the store and start it again, at once or after a while."""
         async with self._lock:
+            killed = time.monotonic()
             self._server.kill()
             await anyio.sleep(choose.choice([0, 0.5, 2.0]) * LEASE_SECONDS)
             await anyio.to_thread.run_sync(self._server.start)
+            self.outages.append((killed, time.monotonic()))
 
     async def stop_store(self, choose: random.Random) -> None:
         """Let the store stand still, with all connections open."""
@@ -111,8 +119,12 @@ class SeveralFaults:
     def __init__(self, servers: ClusterServers | SentinelServers) -> None:
         self.servers: ClusterServers | SentinelServers = servers
         self._lock = anyio.Lock()
-        #: How long the primary of a slot had no successor, in seconds.
-        self.promotions: list[float] = []
+        self.outages: list[tuple[float, float]] = []
+
+    @property
+    def promotions(self) -> list[float]:
+        """How long each killed primary had no successor, in seconds."""
+        return [risen - killed for killed, risen in self.outages]
 
     @property
     def hurts(self) -> Mapping[StoreHurt, int]:
@@ -123,10 +135,9 @@ class SeveralFaults:
     async def fail_over(self, choose: random.Random) -> None:
         """Kill a primary, wait until its replica has its place, and bring it back as the replica of that one."""
         async with self._lock:
-            await self._settled()
-            victim = choose.choice(self.servers.primaries)
+            victim = choose.choice(await self._settled())
             others = [server for server in self.servers.servers if server is not victim]
-            before = sum(server.is_primary for server in others)
+            before = self.servers.primary_count - 1
             killed = time.monotonic()
             victim.kill()
             await eventually_aside(
@@ -134,7 +145,7 @@ class SeveralFaults:
                 "a replica rises",
                 seconds=RISE_SECONDS,
             )
-            self.promotions.append(time.monotonic() - killed)
+            self.outages.append((killed, time.monotonic()))
             await anyio.sleep(choose.choice([0, 1.0]) * LEASE_SECONDS)
             await anyio.to_thread.run_sync(self.servers.start_as_replica, victim)
             await self._settled()
@@ -142,8 +153,7 @@ class SeveralFaults:
     async def stop_primary(self, choose: random.Random) -> None:
         """Let a primary stand still: for a moment, or in a cluster until it has been replaced and learns of it."""
         async with self._lock:
-            await self._settled()
-            victim = choose.choice(self.servers.primaries)
+            victim = choose.choice(await self._settled())
             longest = 3.0 if isinstance(self.servers, ClusterServers) else 0.6
             victim.stop()
             await anyio.sleep(choose.choice([0.2, 0.6, longest]) * DOWN_MS / 1000)
@@ -151,17 +161,18 @@ class SeveralFaults:
             await self._settled()
 
     async def cut_off(self, choose: random.Random) -> None:
-        """Have a server close the connections of all clients, or of those that listen."""
+        """Have a server close the connections of all clients but ours, or of those that listen."""
         server = choose.choice(self.servers.servers)
         kind = choose.choice(["normal", "normal", "pubsub"])
-        with contextlib.suppress(redis.RedisError):
-            await anyio.to_thread.run_sync(server.ask, "CLIENT", "KILL", "TYPE", kind)
+        # What another fault has just killed can't cut anybody off.
+        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
+            await anyio.to_thread.run_sync(cut_others_off, server, kind)
 
     async def cut_replica(self, choose: random.Random) -> None:
         """Let nothing reach the replica of a primary for a while: nothing can be acknowledged meanwhile."""
         async with self._lock:
-            await self._settled()
-            await anyio.to_thread.run_sync(self.servers.cut_replication, choose.choice(self.servers.primaries))
+            primary = choose.choice(await self._settled())
+            await anyio.to_thread.run_sync(self.servers.cut_replication, primary)
             await anyio.sleep(choose.choice([0.2, 1.0]) * LEASE_SECONDS)
             await anyio.to_thread.run_sync(self.servers.heal_replication)
             await self._settled()
@@ -171,22 +182,47 @@ class SeveralFaults:
         assert isinstance(self.servers, ClusterServers)
         servers = self.servers
         async with self._lock:
-            await self._settled()
-            source = choose.choice(servers.primaries)
-            target = choose.choice([each for each in servers.primaries if each is not source])
-            key: bytes | None = source.ask("RANDOMKEY")
-            if key is None:
-                return
-            slot = slot_of(key)
-            await anyio.to_thread.run_sync(servers.move_at_once, slot, source, target)
-            await eventually_aside(lambda: servers.has(target, slot), "the slot has moved", seconds=SETTLED_SECONDS)
+            primaries = await self._settled()
+            source = choose.choice(primaries)
+            target = choose.choice([each for each in primaries if each is not source])
+            await anyio.to_thread.run_sync(move_some_slot, servers, source, target)
             await self._settled()
 
-    async def _settled(self) -> None:
-        await eventually_aside(self._is_settled, "the servers are settled", seconds=SETTLED_SECONDS)
+    async def _settled(self) -> list[NetworkServer]:
+        """Wait until the servers are settled, and return the primaries."""
+        primaries: list[NetworkServer] = []
 
-    def _is_settled(self) -> bool:
-        try:
+        def look() -> bool:
+            primaries[:] = self.servers.all_primaries
             return self.servers.is_settled()
-        except redis.RedisError:
-            return False
+
+        await eventually_aside(look, "the servers are settled", seconds=SETTLED_SECONDS)
+        return primaries
+
+
+def cut_others_off(server: NetworkServer, kind: str) -> None:
+    """Have a server close the connections of a kind, but for ours."""
+    try:
+        server.ask("CLIENT", "KILL", "TYPE", kind, "NOT-NAME", OURS)
+    except redis.ResponseError:
+        # Redis can't spare connections by their name: there, another fault may have to ask again.
+        server.ask("CLIENT", "KILL", "TYPE", kind)
+
+
+def move_some_slot(servers: ClusterServers, source: NetworkServer, target: NetworkServer) -> None:
+    """Move a slot that has something in it, unless one of both loses its place to its replica meanwhile."""
+    keys: list[bytes | None] = []
+    wait_for(lambda: keys.append(source.ask("RANDOMKEY")) or True, "the source names a key")
+    [key] = keys
+    if key is None:
+        return
+    slot = slot_of(key)
+
+    def has_moved() -> bool:
+        if servers.has(target, slot) or not (source.is_primary and target.is_primary):
+            return True
+        # Refused while the move is under way; one that was broken off begins anew.
+        servers.move_at_once(slot, source, target)
+        return False
+
+    wait_for(has_moved, "the slot has moved", seconds=SETTLED_SECONDS)

@@ -7,43 +7,27 @@ import re
 import socket
 import subprocess
 import tempfile
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import redis
 
 from keylane.journal.embedded import bundled_binary
 from keylane.journal.slots import SLOTS, key_of, slot_of
 
-from .harness import POLL_SECONDS, START_SECONDS, NeverHappenedError, StoreServer
+from .harness import ASK_SECONDS, NeverHappenedError, StoreServer, wait_for
 
 #: The bus of a node listens 10,000 above its port; both lie below the ports that systems give out by themselves.
 PORTS = range(12_000, 22_000)
 BUS = 10_000
-FORM_SECONDS = 30.0
 PRIMARIES = 3
 SENTINELS = 3
 SERVICE = "keylane"
 #: How soon a cluster's nodes, or the sentinels, take a server for dead.
 DOWN_MS = 1_000
-
-
-def wait_for(check: Callable[[], object], what: str, *, seconds: float = FORM_SECONDS) -> None:
-    """Wait, without an event loop, until a check is true; what a server refuses meanwhile is not yet true."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            if check():
-                return
-        except redis.RedisError:
-            pass
-        if time.monotonic() > deadline:
-            raise NeverHappenedError(f"{what}: not within {seconds:g} s")
-        time.sleep(POLL_SECONDS)
 
 
 def free_port() -> int:
@@ -109,6 +93,9 @@ class NetworkServer(StoreServer):
 class _Several(ABC):
     """Servers that are stopped together."""
 
+    #: How many of them take writes while nothing is wrong with any.
+    primary_count: ClassVar[int]
+
     def __init__(self) -> None:
         self.servers: list[NetworkServer] = []
 
@@ -142,22 +129,44 @@ class _Several(ABC):
 
     @property
     def primaries(self) -> list[NetworkServer]:
-        """The servers that take writes."""
+        """The servers that take writes; one that is away is none of them."""
         return [server for server in self.servers if server.is_primary]
+
+    @property
+    def all_primaries(self) -> list[NetworkServer]:
+        """The servers that take writes, all of them.
+
+        Raises:
+            NeverHappenedError: Some of them are away.
+        """
+        primaries = self.primaries
+        if len(primaries) != self.primary_count:
+            raise NeverHappenedError(f"{len(primaries)} of {self.primary_count} primaries are there")
+        return primaries
 
     def cut_replication(self, primary: NetworkServer) -> None:
         """Have nothing more of a primary reach its replica: what is written from here on is lost with the primary."""
-        [replica] = [server for server in self.servers if server.primary_port == primary.port]
+        replica = self._replica_of(primary)
         # A server that wants no password refuses one, so the replica does not get any further than that.
         replica.ask("CONFIG", "SET", "masterauth", "refused")
         primary.ask("CLIENT", "KILL", "TYPE", "replica")
         wait_for(lambda: primary.replicas == 0 and not replica.follows, "the replica is cut off")
 
+    def _replica_of(self, primary: NetworkServer) -> NetworkServer:
+        found: list[NetworkServer] = []
+
+        def look() -> bool:
+            found[:] = [each for each in self.servers if each.is_running and each.primary_port == primary.port]
+            return len(found) == 1
+
+        wait_for(look, "the primary has a replica")
+        return found[0]
+
     def heal_replication(self) -> None:
         """Let every replica follow again."""
         for server in self.servers:
             if server.is_running:
-                server.ask("CONFIG", "SET", "masterauth", "")
+                wait_for(lambda server=server: server.ask("CONFIG", "SET", "masterauth", ""), "it may follow again")
 
     def ask(self, *words: Any) -> Any:
         """Send one command to the server that has its key, past the code under test."""
@@ -165,7 +174,7 @@ class _Several(ABC):
 
     def keys(self, pattern: str) -> list[bytes]:
         """Return the keys that match, sorted, of all servers that take writes."""
-        return sorted(key for server in self.servers if server.is_primary for key in server.ask("KEYS", pattern))
+        return sorted(key for server in self.all_primaries for key in server.ask("KEYS", pattern))
 
 
 class ClusterServers(_Several):
@@ -175,6 +184,8 @@ class ClusterServers(_Several):
         options: Of each server.
         replicas: How many each primary has.
     """
+
+    primary_count = PRIMARIES
 
     def __init__(self, *options: str, replicas: int = 1) -> None:
         super().__init__()
@@ -226,10 +237,9 @@ class ClusterServers(_Several):
     def is_settled(self) -> bool:
         """Return whether every slot is served, and every primary has its replicas."""
         infos = [server.ask("CLUSTER", "INFO") for server in self.servers]
-        primaries = [server for server in self.servers if server.is_primary]
         return (
             all(b"cluster_state:ok" in info and b"cluster_slots_fail:0" in info for info in infos)
-            and [server.replicas for server in primaries] == [self._replicas] * PRIMARIES
+            and [server.replicas for server in self.primaries] == [self._replicas] * PRIMARIES
         )
 
     @staticmethod
@@ -303,6 +313,8 @@ class SentinelServers(_Several):
         options: Of each server.
     """
 
+    primary_count = 1
+
     def __init__(self, *options: str) -> None:
         super().__init__()
         self._options = options
@@ -347,17 +359,16 @@ class SentinelServers(_Several):
 
     def ask_sentinel(self, number: int, *words: Any) -> Any:
         """Ask one of the sentinels."""
-        client: Any = redis.Redis(port=self.sentinel_ports[number], protocol=2, socket_timeout=START_SECONDS)
+        client: Any = redis.Redis(port=self.sentinel_ports[number], protocol=2, socket_timeout=ASK_SECONDS)
         client.response_callbacks.clear()
         with client:
             return client.execute_command(*words)
 
     def is_settled(self) -> bool:
         """Return whether the sentinels agree on a primary and its replica, and nothing is under way."""
-        primaries = [server for server in self.servers if server.is_primary]
-        if [server.replicas for server in primaries] != [1]:
+        if self.primary.replicas != 1:
             return False
-        wanted = (SENTINELS - 1, 1, b"master", primaries[0].port)
+        wanted = (SENTINELS - 1, 1, b"master", self.primary.port)
         return all(self._known(number) == wanted for number in range(SENTINELS))
 
     def _known(self, number: int) -> tuple[int, int, bytes, int]:
@@ -376,9 +387,8 @@ class SentinelServers(_Several):
         Until every sentinel names that one, they take the former primary for the primary again once it is back. Later
         they would tell it only after ten seconds that it is none any more.
         """
-        primary = self.primary
-        wait_for(lambda: self.named == {primary.port}, "the sentinels name the new primary")
-        server.start("--replicaof", f"127.0.0.1 {primary.port}")
+        wait_for(lambda: self.named == {self.primary.port}, "the sentinels name the new primary")
+        server.start("--replicaof", f"127.0.0.1 {self.primary.port}")
 
     @property
     def named(self) -> set[int]:
@@ -396,8 +406,12 @@ class SentinelServers(_Several):
 
     @property
     def primary(self) -> NetworkServer:
-        """The server that takes writes."""
-        return next(server for server in self.servers if server.is_primary)
+        """The server that takes writes.
+
+        Raises:
+            NeverHappenedError: There is none at the moment, or a former one has not heard yet that it is none.
+        """
+        return self.all_primaries[0]
 
     def primary_of(self, key: bytes) -> NetworkServer:
         """Return the only one that takes writes."""

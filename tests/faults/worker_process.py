@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from .fault_points import VARIABLE
-from .harness import eventually
+from .harness import NeverHappenedError, eventually
 from .mutants import VARIABLE as MUTANT
 from .mutants import Mutant
 from .soak_history import HistoryFile, Kind
@@ -125,8 +125,8 @@ class ChildProcess:
         """Wait until it has ended and everything that it wrote is read; returns how."""
         try:
             await eventually(lambda: self.returncode is not None, f"the end of {self.pid}", seconds=seconds)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.stderr}") from error
+        except NeverHappenedError as error:
+            raise NeverHappenedError(f"{error}\n{self.stderr}") from error
         for reader in self._readers:
             reader.join(END_SECONDS)
         returncode = self.returncode
