@@ -7,7 +7,7 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..journal.place import place_bytes, place_in
 from ..objects.branching import DurableTask
@@ -132,7 +132,7 @@ class Branch:
     @property
     def is_outside(self) -> bool:
         """Whether it awaits something outside of ctx that is not another branch."""
-        awaits = cast("asyncio.Future[Any] | None", self.awaits if asyncio.isfuture(self.awaits) else None)
+        awaits = self.awaits if asyncio.isfuture(self.awaits) else None
         return self.blocked is None and awaits is not None and not awaits.done() and not self.waits_for_others
 
     @property
