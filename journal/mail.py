@@ -93,6 +93,11 @@ class Mail:
         awakeable = self.awakeables.get(place)
         return None if awakeable is None else awakeable.completed
 
+    def has_expired(self, place: Place) -> bool:
+        """Return whether the wait for an awakeable has timed out."""
+        awakeable = self.awakeables.get(place)
+        return awakeable is not None and awakeable.expired_ms is not None
+
     def waiting_since_ms(self, index: Place) -> int:
         """Return when an open wait began."""
         wait = self._waits.get(index)

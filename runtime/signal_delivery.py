@@ -182,6 +182,19 @@ class SignalDelivery:
         fact = WaitCompleted(wait.index, delivery.message, stored, delivery.order.by, of_object=of_object)
         done, again = partial(delivery.done, delivery), partial(delivery.again, delivery)
         self._waits.complete(invocation, fact, _accepted(delivery), done, again)
+        if wait.awakeable is not None:
+            self._complete_others(invocation, wait.awakeable, fact)
+
+    def _complete_others(self, invocation: Invocation, awakeable: Place, first: WaitCompleted) -> None:
+        """Give what has completed an awakeable to the other branches that wait for it; a crash leaves that to a replay.
+
+        A signal is taken by one wait, but an awakeable is completed for all who hold it.
+        """
+        standing = invocation.standing
+        while standing is not None and (wait := _wait_for(standing, "", awakeable)) is not None:
+            fact = WaitCompleted(wait.index, first.message, first.value, first.by)
+            self._waits.complete(invocation, fact, [], _nothing, _nothing)
+            standing = invocation.standing
 
     def _receive(self, invocation: Invocation, delivery: Delivery) -> None:
         """Keep a message with the records of its invocation until it is waited for.

@@ -158,6 +158,11 @@ class Signals(Messages):
             end, writes = early
             self.waits.complete(invocation, end, writes, _nothing, _nothing)
             return
+        mail = invocation.mail
+        if mail is not None and wait.awakeable is not None and mail.has_expired(wait.awakeable):
+            # The wait of another branch has ended it, and a crash came before this one's end was written.
+            self.waits.expire(lane.partition, invocation, wait.index)
+            return
         if ctx.conductor is not None:
             # When all branches wait, and until when, is seen to there.
             return

@@ -152,8 +152,9 @@ class RecordedAwakeable(Awakeable[Any]):
         try:
             return await self._ctx.wait_for("awakeable", "", self._place, timeout, self._boundary)
         except WaitTimeout as error:
-            self._expired = error
-            raise
+            # Where several branches wait, the first whose time has passed has ended it for all.
+            self._expired = self._expired or error
+            raise WaitTimeout(self._expired.what, self._expired.waited) from None
 
     def __await__(self) -> Generator[Any, Any, Any]:
         """Wait without a timeout."""

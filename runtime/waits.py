@@ -257,10 +257,23 @@ class Waits:
                 self._end(invocation, TimerFired(place), more, _nothing, ask_again)
             case WaitStarted():
                 self._end(invocation, WaitExpired(place), more, _nothing, ask_again)
+                self._expire_others(partition, invocation, wait)
             case _:
                 invocation.lane.commit(more)
                 if invocation.conductor is not None:
                     invocation.conductor.is_due(place)
+
+    def _expire_others(self, partition: Partition, invocation: Invocation, expired: WaitStarted) -> None:
+        """End the waits of other branches for an awakeable whose time has passed: nothing can complete it any more."""
+        standing = invocation.standing
+        for wait in () if standing is None or expired.awakeable is None else standing.waits:
+            if isinstance(wait, WaitStarted) and wait.awakeable == expired.awakeable:
+                self.expire(partition, invocation, wait.index)
+
+    def expire(self, partition: Partition, invocation: Invocation, place: Place) -> None:
+        """End a wait for what nothing can complete any more."""
+        more = [entry_of(partition, invocation)] if forget_due(invocation, place) else []
+        self._end(invocation, WaitExpired(place), more, _nothing, _nothing)
 
     def complete(
         self,
