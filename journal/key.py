@@ -97,6 +97,13 @@ def new_invocation_id() -> bytes:
     return (time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10)
 
 
+def hint(given: object) -> str:
+    """Return what to write instead of something that has an id, to stand at the end of a refusal."""
+    if isinstance(given, str):
+        return ""
+    return "; write its .id" if isinstance(getattr(given, "id", None), str) else f", not a {type(given).__name__}"
+
+
 def format_id(type_name: str, partition: int, raw: bytes) -> str:
     """The text form of an invocation id: `Order.3.0193…`."""
     return f"{type_name}.{partition}.{raw.hex()}"
@@ -108,7 +115,9 @@ def parse_id(text: str) -> InvocationId:
     Raises:
         InvalidKey: It is not one.
     """
-    found = _ID.fullmatch(text)
+    found = _ID.fullmatch(text) if isinstance(text, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     if found is None:
-        raise InvalidKey(text, "an invocation id looks like Order.3.019a… (type, partition, 32 hex digits)")
+        raise InvalidKey(
+            text, f"an invocation id looks like Order.3.019a… (type, partition, 32 hex digits){hint(text)}"
+        )
     return InvocationId(found[1], int(found[2]), bytes.fromhex(found[3]))

@@ -15,6 +15,8 @@ Path: TypeAlias = tuple[int, ...]
 
 MAIN: Final[Path] = ()
 _SEPARATOR: Final = "-"
+#: How many digits a number of a place may have: each is written in four bytes.
+_DIGITS_MAX: Final = 9
 
 
 def path_of(place: Place) -> Path:
@@ -46,7 +48,7 @@ def format_place(place: Place) -> str:
 def parse_place(text: str) -> Place | None:
     """Return the place that a text stands for, None for any other text."""
     parts = text.split(_SEPARATOR)
-    if not all(part.isascii() and part.isdigit() for part in parts):
+    if not all(part.isascii() and part.isdigit() and len(part) <= _DIGITS_MAX for part in parts):
         return None
     numbers = tuple(map(int, parts))
     return numbers[0] if len(numbers) == 1 else numbers

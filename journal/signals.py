@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from .errors import InvalidKey
 from .fields import Layout, a_number, a_text, decode_tagged, optional, pack, some_bytes
-from .key import InvocationId, format_id, parse_id
+from .key import InvocationId, format_id, hint, parse_id
 from .place import Place, a_place, format_place, parse_place
 
 #: Signals that may wait for one object, and for one invocation, before somebody takes them.
@@ -48,10 +48,11 @@ def parse_awakeable(text: str) -> AwakeableId:
     Raises:
         InvalidKey: It is not one.
     """
-    found = _AWAKEABLE.fullmatch(text)
+    found = _AWAKEABLE.fullmatch(text) if isinstance(text, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     place = None if found is None else parse_place(found[2])
     if found is None or place is None:
-        raise InvalidKey(text, "an awakeable's id looks like Order.3.019a….7 (an invocation id, and a place)")
+        looks = "an awakeable's id looks like Order.3.019a….7 (an invocation id, and a place)"
+        raise InvalidKey(text, f"{looks}{hint(text)}")
     return AwakeableId(parse_id(found[1]), place)
 
 

@@ -19,6 +19,8 @@ STATE_NAMES_MAX: Final = 1_000
 #: A character has at most four bytes, so a name of so many needs no second look.
 SHORT_NAME: Final = NAME_LIMIT_BYTES // 4
 _SHOWN_CHARACTERS: Final = 40
+#: Nothing that is counted comes to as many.
+COUNTED_MAX: Final = 2**31
 
 
 def check_unpacked(what: str, name: str, value: object, limit_bytes: int) -> None:
@@ -31,12 +33,48 @@ def check_unpacked(what: str, name: str, value: object, limit_bytes: int) -> Non
         raise PayloadTooLarge(f"{what} {name}".rstrip(), len(value), limit_bytes)
 
 
-def check_name(what: str, name: str) -> None:
-    """Refuse a name that is too long.
+def check_text(what: str, given: object) -> None:
+    """Refuse what is no text before it is written where its reader expects one.
 
     Raises:
-        PayloadTooLarge: It is.
+        TypeError: It is none.
     """
+    if not isinstance(given, str):
+        raise TypeError(f"{what} is text, not {type(given).__name__}")
+
+
+def check_decision(by: object, reason: object) -> None:
+    """Refuse what does not say in words who decides something, and why.
+
+    Raises:
+        TypeError: One of them is no text.
+    """
+    check_text("by", by)
+    check_text("reason", reason)
+
+
+def check_number(what: str, given: object) -> None:
+    """Refuse what is no whole number that can be written down.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is negative, or larger than anything that is counted.
+    """
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(f"{what} is a whole number, not {type(given).__name__}")
+    if not 0 <= given < COUNTED_MAX:
+        raise ValueError(f"{what} is {given}: it has to be 0 or more, and less than {COUNTED_MAX:,}")
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse what is no text, or a name that is too long.
+
+    Raises:
+        TypeError: It is no text.
+        PayloadTooLarge: It is too long.
+    """
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - what a user gives is not checked
+        raise TypeError(f"the name of a {what} is text, not {type(name).__name__}")
     size_bytes = len(name.encode(errors="surrogatepass"))
     if size_bytes > NAME_LIMIT_BYTES:
         shown = f"the name of {what} {name[:_SHOWN_CHARACTERS]!r}…"

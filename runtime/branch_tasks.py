@@ -29,7 +29,7 @@ class BranchTasks(ABC):
         main: The handler itself.
     """
 
-    __slots__ = ("_active", "_branches", "_cut", "_ended_paths", "_over", "main")
+    __slots__ = ("_active", "_branches", "_cut", "_ended_paths", "_over", "coroutines", "main")
 
     def __init__(self, main: Branch) -> None:
         self.main = main
@@ -40,6 +40,8 @@ class BranchTasks(ABC):
         self._cut: deque[Branch] = deque()
         #: Paths of branches that have ended: what comes for them is nobody's.
         self._ended_paths: set[Path] = set()
+        #: The coroutines that they run.
+        self.coroutines: set[Any] = set()
         #: What the run has been ended with.
         self._over: BaseException | None = None
 
@@ -100,6 +102,7 @@ class BranchTasks(ABC):
         branch = Branch(path, None)
         coroutine = awaitable if inspect.iscoroutine(awaitable) else awaiting(awaitable)
         branch.coroutine = coroutine
+        self.coroutines.add(coroutine)
         task = asyncio.get_running_loop().create_task(self._run(branch, coroutine))
         branch.task = task
         self._branches[task] = branch
@@ -119,6 +122,7 @@ class BranchTasks(ABC):
             branch.coroutine.close()
             branch.error = asyncio.CancelledError()
         branch.is_done = True
+        self.coroutines.discard(branch.coroutine)
         branch.coroutine = None
         del self._branches[task]
         self._active.discard(branch)

@@ -15,6 +15,7 @@ from ..journal.inbox import leaves_no_trace
 from ..journal.key import InvocationId, new_invocation_id
 from ..journal.outcomes import Refused, Succeeded
 from ..journal.requests import Request, RequestKind
+from .bounds import check_decision
 from .cancelling import OVER
 from .handle import refusal_of
 from .remote import Patience, Remote
@@ -68,10 +69,12 @@ class CancelClient:
         """Ask the owner of an invocation for something, and return its word once that is durable.
 
         Raises:
+            TypeError: Who asks, or why, is no text.
             CallError: Nothing is known of the invocation, or it can't be done.
             CallTimeout: The time passed; the request stays where it is.
             StoreError: The store was away for too long, or refused.
         """
+        check_decision(by, reason)
         space = self._store.space(invocation.type_name, invocation.partition)
         if await self._remote.persist(lambda: leaves_no_trace(self._store, space, invocation.raw), patience):
             raise CallError("nothing is known of it: no such call was made, or it ended too long ago",

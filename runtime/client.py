@@ -31,6 +31,7 @@ from ..objects.handler import Handler, NoInput
 from ..objects.settings import Settings
 from ..objects.types import Boundary, boundary_of
 from .answers import Answers, Ended
+from .bounds import check_decision, check_number
 from .cancel_client import CancelClient
 from .door import DoorClosed, LocalDoor, LocalRoutes
 from .explaining import explained
@@ -337,9 +338,11 @@ class Client(SignalSender, Operating):
             CallError: It is not paused, not known, or has not so many commands; or the version is not there.
             CallTimeout: The time passed; the request stays where it is.
         """
-        if keep < 0:
-            raise ValueError(f"keep is {keep}: it has to be 0 or more")
+        check_number("keep", keep)
+        if version is not None:
+            check_number("version", version)
         invocation = parse_id(invocation_id)
+        check_decision(by, reason)
         order = RestartOrder(invocation.raw, keep, by, reason, version)
         await self._order_about(invocation, RequestKind.RESTART, order.encode(), timeout)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -15,7 +16,7 @@ from ..journal.errors import Cancelled
 from ..objects.branching import BranchGroup, DurableTask
 from .branches import Branch, BranchTask
 from .ends import Ends
-from .misuse import ForeignAwaitable, GroupEnded
+from .misuse import ForeignAwaitable, GroupEnded, UsedCoroutine
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -127,7 +128,7 @@ class Group(BranchGroup, AbstractAsyncContextManager["Group", None]):
         try:
             self._check(awaitable)
         except BaseException:
-            drop([awaitable])
+            drop([awaitable], self._given)
             raise
         if isinstance(awaitable, DurableTask):
             return awaitable
@@ -139,8 +140,14 @@ class Group(BranchGroup, AbstractAsyncContextManager["Group", None]):
             self._conductor.cancel(task.branch, is_certain=False)
         return task
 
+    @property
+    def _given(self) -> AbstractSet[Any]:
+        """The coroutines that branches of the handler run."""
+        conductor = self._ctx.conductor
+        return frozenset() if conductor is None else conductor.coroutines
+
     def _check(self, awaitable: Awaitable[Any]) -> None:
-        check_awaitables("task_group", [awaitable])
+        check_awaitables("task_group", [awaitable], self._given)
         self._ctx.branch_here("task_group")
         if not self._is_open:
             raise GroupEnded
@@ -188,21 +195,32 @@ class Group(BranchGroup, AbstractAsyncContextManager["Group", None]):
             raise
 
 
-def check_awaitables(call: str, awaitables: Iterable[Awaitable[Any]]) -> None:
+def check_awaitables(call: str, awaitables: Iterable[Awaitable[Any]], given: AbstractSet[Any]) -> None:
     """Refuse what ends when no replay could know.
+
+    Args:
+        call: The call of ctx.
+        awaitables: What it was given.
+        given: Coroutines that branches of the handler run already.
 
     Raises:
         ForeignAwaitable: It is a task or a future of asyncio, or can't be awaited.
+        UsedCoroutine: It is a coroutine that runs already, or is there twice.
     """
+    seen = set(given)
     for awaitable in awaitables:
         if asyncio.isfuture(awaitable) or not inspect.isawaitable(awaitable):
             raise ForeignAwaitable(call, awaitable)
-
-
-def drop(awaitables: Iterable[Awaitable[Any]]) -> None:
-    """Close coroutines that nobody will await."""
-    for awaitable in awaitables:
         if inspect.iscoroutine(awaitable):
+            if awaitable in seen or inspect.getcoroutinestate(awaitable) != inspect.CORO_CREATED:
+                raise UsedCoroutine(call, awaitable)
+            seen.add(awaitable)
+
+
+def drop(awaitables: Iterable[Awaitable[Any]], given: AbstractSet[Any] = frozenset()) -> None:
+    """Close coroutines that nobody will await, but for those that branches run."""
+    for awaitable in awaitables:
+        if inspect.iscoroutine(awaitable) and awaitable not in given:
             awaitable.close()
 
 

@@ -12,6 +12,7 @@ from ..journal.command_records import CompensationStarted
 from ..journal.outcomes import Rejected, Stopped
 from .bounds import check_name
 from .cancel_delivery import stopped
+from .step_plan import check_options
 
 if TYPE_CHECKING:
     from .context import ExclusiveContext
@@ -58,9 +59,8 @@ def compensation(
     """
     if not callable(action):
         raise TypeError(f"ctx.compensate: {action!r} can't be called; it takes a function and its arguments")
-    unknown = options.keys() - OPTIONS
-    if unknown:
-        raise TypeError(f"ctx.compensate has no option {min(unknown)!r}; it has {', '.join(sorted(OPTIONS))}")
+    check_options("compensate", options, OPTIONS)
+    check_name("compensation", name)
     check_name("step", f"undo {name}")
     _check_arguments(action, arguments)
     return Compensation(name, action, arguments, options)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import uuid
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..journal import codec
@@ -169,6 +171,8 @@ class ExclusiveContext(WaitingContext):
         """Return a state value as this invocation sees it."""
         if self._is_closed:
             raise ContextClosed("get")
+        if name.__class__ is not str:
+            check_name("state value", name)
         packed = self.read(name)
         if packed is None:
             return default
@@ -426,11 +430,12 @@ class ExclusiveContext(WaitingContext):
 
     def _fork(self, call: str, awaitables: Iterable[Awaitable[Any]]) -> tuple[Conductor, Branch]:
         """Return what runs the branches of this handler, and the branch that makes some; this is where the first is."""
+        given: AbstractSet[Any] = frozenset() if self.conductor is None else self.conductor.coroutines
         try:
             branch = self.branch_here(call)
-            check_awaitables(call, awaitables)
+            check_awaitables(call, awaitables, given)
         except BaseException:
-            drop(awaitables)
+            drop(awaitables, given)
             raise
         assert self.conductor is not None
         return self.conductor, branch
@@ -484,6 +489,15 @@ class ExclusiveContext(WaitingContext):
         if self.conductor is not None:
             self.conductor.stop(error)
         return error
+
+    @contextlib.contextmanager
+    def in_step(self, name: str) -> Generator[None]:
+        """Refuse each call of ctx while an undo runs: it would have no place in the journal."""
+        self._step = name
+        try:
+            yield
+        finally:
+            self._step = None
 
     def close(self) -> None:
         """Take note that the handler has ended; a reference that it left behind does nothing any more."""

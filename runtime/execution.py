@@ -38,7 +38,7 @@ from .invocation import Hold, Invocation
 from .lane import Lane
 from .large_reads import whole
 from .migrations import bring_up_to_date
-from .own_context import in_own_context
+from .own_context import in_own_context, in_thread
 from .parking import park
 from .partition import Phase
 from .pausing import fulfil
@@ -218,7 +218,7 @@ class Execution:
     async def _result(self, handler: Handler[Any, Any], ctx: ExclusiveContext, arguments: tuple[Any, ...]) -> bytes:
         if handler.is_blocking:
             run = partial(handler.function, BlockingExclusiveContext(ctx), *arguments)
-            value = await anyio.to_thread.run_sync(run, limiter=self._limiter, abandon_on_cancel=True)
+            value = await anyio.to_thread.run_sync(in_thread, run, limiter=self._limiter, abandon_on_cancel=True)
         else:
             value = await self._returned(ctx, handler.function(ctx, *arguments))
         if ctx.ended_by is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import traceback
+from typing import cast
 
 from ..journal import codec
 from ..journal.errors import (
@@ -44,9 +45,17 @@ def _message(error: BaseException) -> str:
 
 def _spelled(error: BaseException) -> str:
     try:
-        return str(error)
+        return _with_first(error, str(error)) or type(error).__name__
     except Exception:  # noqa: BLE001, the text is user code
         return "its text can't be made"
+
+
+def _with_first(error: BaseException, text: str) -> str:
+    """Return the text of a group with that of the first error in it, which says what is wrong."""
+    first = error
+    while isinstance(first, BaseExceptionGroup):
+        first = cast("BaseExceptionGroup[BaseException]", first).exceptions[0]
+    return text if first is error else f"{text}: {type(first).__name__}: {_message(first)}"
 
 
 def _details(error: BaseException) -> object:
@@ -96,4 +105,22 @@ def terminal_error(failure: Failure) -> TerminalError:
 
 def refused(error: KeylaneError) -> Refused:
     """Return what becomes of a request that is not taken in, or of a call that is lost."""
-    return Refused(code_of(error), error.message, codec.pack(fields_of(error)))
+    fields = fields_of(error)
+    try:
+        packed = codec.pack(fields)
+    except codec.NotEncodable:
+        # What was wrong with a request may be that it can't be written down, and its sender has to be told so.
+        packed = codec.pack({name: _writable(value) for name, value in fields.items()})
+    return Refused(code_of(error), _escaped(error.message), packed)
+
+
+def _writable(value: object) -> object:
+    try:
+        codec.pack(value)
+    except codec.NotEncodable:
+        return _escaped(str(value))
+    return value
+
+
+def _escaped(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, assert_never, cast
@@ -29,6 +30,7 @@ from ..journal.outcomes import Failure, Refused, Rejected, Replayed, Stopped, Su
 from ..journal.records import Paused
 from .answers import Ended
 from .explaining import explained
+from .orders import seconds_in
 from .remote import Patience
 
 if TYPE_CHECKING:
@@ -157,8 +159,18 @@ class Handle(Generic[Output]):
 
 
 def seconds_of(timeout: Timeout) -> float | None:
-    """Return a timeout in seconds."""
-    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    """Return a timeout in seconds; one in the past is over at once, and None never is.
+
+    Raises:
+        TypeError: It is neither a number nor a timedelta.
+        ValueError: It is no finite time.
+    """
+    if timeout is None:
+        return None
+    seconds = seconds_in(timeout, "timeout")
+    if not math.isfinite(seconds):
+        raise ValueError(f"timeout is {seconds} s: give a number of seconds, or leave it out to wait for ever")
+    return max(seconds, 0.0)
 
 
 def _moment(milliseconds: int) -> datetime:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
+
 
 class ForeignTask(RuntimeError):
     """A durable call was made from a task that the runtime did not make."""
@@ -67,15 +70,46 @@ class ForeignAwaitable(TypeError):
     def __init__(self, call: str, given: object) -> None:
         super().__init__(
             f"ctx.{call} takes calls of ctx that are not awaited yet, coroutines, and tasks of ctx.task_group(), not "
-            f"{type(given).__name__}: give it the coroutine itself, without asyncio.create_task"
+            f"{type(given).__name__}: {_remedy(given)}"
         )
 
 
+def _remedy(given: object) -> str:
+    if isinstance(given, asyncio.Future):
+        return "give it the coroutine itself, without asyncio.create_task"
+    if callable(given):
+        return "call it, and give what it returns"
+    if isinstance(given, Iterable):
+        return "put an asterisk in front of it, to give each of its items"
+    return "a value that is there needs no waiting"
+
+
+class UsedCoroutine(RuntimeError):
+    """A coroutine was given to `ctx.gather` and its like that runs or has run already."""
+
+    def __init__(self, call: str, given: object) -> None:
+        name = getattr(given, "__qualname__", type(given).__name__)
+        super().__init__(
+            f"ctx.{call} was given the coroutine {name} twice, or after it had been awaited, and it can run only once: "
+            "make one for each branch, or make a task of it with ctx.task_group() and give that"
+        )
+
+
+class NotTheHandlersOwn(RuntimeError):
+    """User code raised what only Python itself has reason to raise, and what would end the worker that runs it."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"your code raised {type(error).__name__}, which is Python's own: raise an exception of yours")
+
+
 class GroupEnded(RuntimeError):
-    """A branch was to be started in a group whose block has been left."""
+    """A branch was to be started in a group whose block is not entered."""
 
     def __init__(self) -> None:
-        super().__init__("this task group has ended with its block: start its branches inside of `async with`")
+        super().__init__(
+            "this task group is not open: it is from the beginning of its `async with` to the end, where its branches "
+            "end too; start them inside of it"
+        )
 
 
 class StuckBranches(RuntimeError):

@@ -13,6 +13,7 @@ from ..journal.pauses import PauseOrder
 from ..journal.requests import Request, RequestKind, ResumeOrder
 from ..journal.types_registry import read_types
 from ..objects.virtual_object import VirtualObject
+from .bounds import check_decision
 from .handle import Timeout, seconds_of, value_of
 from .remote import Patience
 
@@ -66,6 +67,7 @@ class Operating:
             CallTimeout: The time passed; the request stays where it is.
             UnknownObject: The namespace has no such type.
         """
+        check_decision(by, reason)
         order = PauseOrder(b"", by, reason)
         invocation = _invocation_of(target, key)
         if invocation is None:
@@ -108,6 +110,7 @@ class Operating:
             CallTimeout: The time passed; the request stays where it is.
             UnknownObject: The namespace has no such type.
         """
+        check_decision(by, reason)
         invocation = _invocation_of(target, key)
         if invocation is not None:
             order = ResumeOrder(invocation.raw, by, reason)

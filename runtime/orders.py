@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from datetime import timedelta
 from typing import Any, Final
 
-from ..journal.errors import CallError, PayloadTooLarge
-from ..journal.key import PART_LIMIT_BYTES, Key
+from ..journal.errors import CallError, InvalidInput, PayloadTooLarge
+from ..journal.key import PART_LIMIT_BYTES, Key, is_name
 from ..journal.messages import Caller
 from ..journal.requests import Request, RequestKind
 from ..objects.handler import Handler
 from ..objects.types import Boundary, boundary_of
+from ..objects.virtual_object import VirtualObject
 
 #: Bytes of UTF-8 that an idempotency key may have, as the parts of an object's key may.
 IDEMPOTENCY_KEY_LIMIT_BYTES: Final = PART_LIMIT_BYTES
@@ -108,6 +110,8 @@ def order_of(
     key_text = key if type(key) is str else str(Key.parse(key))
     if isinstance(target, str):
         order = _by_name(target, key_text, rest)
+    elif not isinstance(target, Handler):  # pyright: ignore[reportUnnecessaryIsInstance] - a user gives it
+        raise TypeError(f"what is called is a handler, or the name of an object type, not {_shown(target)}")
     else:
         if target.is_private and not is_inside:
             raise CallError(f"{target} is private: only other handlers may call it")
@@ -120,15 +124,29 @@ def order_of(
     return order
 
 
+def seconds_in(duration: timedelta | float, what: str) -> float:
+    """Return a duration in seconds.
+
+    Raises:
+        TypeError: It is neither a number nor a timedelta.
+    """
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    if not isinstance(duration, int | float):  # pyright: ignore[reportUnnecessaryIsInstance] - a user gives it
+        raise TypeError(f"{what} is {duration!r}: it has to be a number of seconds or a timedelta")
+    return duration
+
+
 def milliseconds(duration: timedelta | float | None, what: str) -> int:
     """Return a duration in whole milliseconds, rounded up; None is none.
 
     Raises:
+        TypeError: It is neither a number nor a timedelta.
         ValueError: It is negative or no finite time.
     """
     if duration is None:
         return 0
-    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    seconds = seconds_in(duration, what)
     if not 0 <= seconds <= LONGEST_SECONDS:
         raise ValueError(f"{what} is {seconds} s: it has to be between 0 and {LONGEST_SECONDS:,} s")
     return math.ceil(round(seconds * 1000, 6))
@@ -154,6 +172,15 @@ def check_call(handler_name: str, idempotency_key: str | None) -> None:
         raise PayloadTooLarge(what, size_bytes, IDEMPOTENCY_KEY_LIMIT_BYTES, remedy=remedy)
 
 
+def _shown(target: object) -> str:
+    """Return what stands in place of a handler, with what to write where that can be guessed."""
+    if isinstance(target, VirtualObject):
+        return f"the object type {target.name} itself: name one of its handlers, or write {target.name!r}"
+    if inspect.isroutine(target):
+        return f"the function {target.__qualname__}: declare it with @….handler, and call what that returns"
+    return type(target).__name__
+
+
 def _by_reference(
     handler: Handler[Any, Any], key_text: str, rest: tuple[Any, ...], *, has_idempotency_key: bool
 ) -> Order:
@@ -172,13 +199,20 @@ def _by_reference(
     return order
 
 
+def _named(object_name: str, handler_name: str, key_text: str) -> Order:
+    """Begin an order by a name that a handler may have; one that is too long is told of as such later."""
+    if len(handler_name) <= HANDLER_NAME_LIMIT and not is_name(handler_name):
+        raise InvalidInput("the handler's name", f"{handler_name!r} can't be one: write the name of a handler")
+    return Order(object_name, handler_name, key_text)
+
+
 def _by_name(object_name: str, key_text: str, rest: tuple[Any, ...]) -> Order:
     """Pack an argument as it is: the owner knows the type and validates it."""
     match rest:
         case (str() as handler_name,):
-            return Order(object_name, handler_name, key_text)
+            return _named(object_name, handler_name, key_text)
         case (str() as handler_name, argument):
-            order = Order(object_name, handler_name, key_text)
+            order = _named(object_name, handler_name, key_text)
             order.payload = _BY_VALUE.dump(argument)
             return order
         case _:

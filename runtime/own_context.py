@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextvars
 import types
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any
+
+from .misuse import NotTheHandlersOwn
 
 if TYPE_CHECKING:
     from .branch_tasks import BranchTasks
@@ -23,6 +25,7 @@ def in_own_context(
     perhaps for another tenant. A handler with branches is also watched, as they are.
     """
     run = contextvars.copy_context().run
+    is_closing = False
     try:
         awaited = run(coroutine.send, None)
         while True:
@@ -31,6 +34,7 @@ def in_own_context(
             try:
                 got = yield awaited
             except GeneratorExit:
+                is_closing = True
                 run(coroutine.close)
                 raise
             except BaseException as error:  # noqa: BLE001, it is the coroutine's to handle
@@ -41,6 +45,18 @@ def in_own_context(
                 awaited = run(coroutine.send, got)
     except StopIteration as ended:
         return ended.value
+    except GeneratorExit as error:
+        if is_closing:
+            raise
+        raise NotTheHandlersOwn(error) from error
+
+
+def in_thread(run: Callable[[], Any]) -> Any:
+    """Run a plain function in its thread; what would take the worker with it ends no more than the function."""
+    try:
+        return run()
+    except GeneratorExit as error:
+        raise NotTheHandlersOwn(error) from error
 
 
 @types.coroutine

@@ -29,7 +29,7 @@ def has_patch(invocation: Invocation, name: str, *, is_replaying: bool) -> bool:
     if is_replaying:
         # Older code, which did not ask, has gone on from here.
         return False
-    if len(name) > SHORT_NAME:
+    if type(name) is not str or len(name) > SHORT_NAME:
         check_name("patch", name)
     invocation.unmarked = (*invocation.unmarked, name)
     return True

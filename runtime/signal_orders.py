@@ -6,15 +6,15 @@ import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from ..journal.blobs import is_reference
-from ..journal.errors import IdempotencyConflict, InvalidInput, PayloadTooLarge
-from ..journal.key import Key, parse_id
+from ..journal.errors import IdempotencyConflict, InvalidInput, InvalidKey, PayloadTooLarge
+from ..journal.key import Key, hint, parse_id
 from ..journal.outcomes import Failure, Rejected, Succeeded, encode_outcome
 from ..journal.requests import RequestKind
 from ..journal.signals import NONCE_BYTES, SignalOrder, parse_awakeable
 from ..objects.types import boundary_of
 from ..objects.verdicts import Accepted, WaitVerdict, verdict_of
 from ..objects.virtual_object import VirtualObject
-from .bounds import check_name, check_unpacked
+from .bounds import check_name, check_text, check_unpacked
 
 if TYPE_CHECKING:
     from ..objects.waiting import SignalTarget
@@ -25,6 +25,8 @@ REJECTED: Final = "awakeable-rejected"
 SOME_KEY: Final = "-/-"
 #: Where the nonce and the digest of what was accepted stand behind the verdict.
 _STAMP: Final = 3
+#: An object is named by its type and its key.
+_OBJECT: Final = 2
 
 
 class Sending(NamedTuple):
@@ -58,6 +60,7 @@ def completion(awakeable_id: str, value: bytes, by: str) -> Sending:
     """
     parsed = parse_awakeable(awakeable_id)
     invocation = parsed.invocation
+    check_text("by", by)
     check_name("by", by)
     order = SignalOrder(invocation.raw, "", parsed.place, value, by, os.urandom(NONCE_BYTES))
     return Sending(RequestKind.SIGNAL, invocation.type_name, invocation.partition, "", str(parsed), order)
@@ -72,12 +75,15 @@ def signal(target: SignalTarget, name: str, value: bytes, by: str) -> Sending:
         PayloadTooLarge: The name or `by` has more than 256 bytes.
     """
     check_signal_name(name)
+    check_text("by", by)
     check_name("by", by)
     nonce = os.urandom(NONCE_BYTES)
     if isinstance(target, str):
         invocation = parse_id(target)
         order = SignalOrder(invocation.raw, name, None, value, by, nonce)
         return Sending(RequestKind.SIGNAL, invocation.type_name, invocation.partition, "", str(invocation), order)
+    if not isinstance(target, tuple) or len(target) != _OBJECT:  # pyright: ignore[reportUnnecessaryIsInstance, reportUnnecessaryComparison]
+        raise InvalidKey(target, "a signal goes to the id of an invocation, or to (object type, key)" + hint(target))
     object_type, key = target
     declared = object_type if isinstance(object_type, VirtualObject) else None
     type_name = object_type.name if isinstance(object_type, VirtualObject) else object_type
@@ -136,8 +142,12 @@ def packed_rejection(reason: str, code: str | None, limit_bytes: int) -> bytes:
     """Return a rejection as a message carries it.
 
     Raises:
+        TypeError: The reason or the code is no text.
         PayloadTooLarge: The reason is too large, or the code has more than 256 bytes.
     """
+    check_text("reason", reason)
+    if code is not None:
+        check_text("code", code)
     check_unpacked("reason", "", reason, limit_bytes)
     check_name("code", code or "")
     return encode_outcome(Rejected(Failure("keylane.TerminalError", reason, code or REJECTED, None, "")))

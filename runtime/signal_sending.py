@@ -12,6 +12,7 @@ from ..journal.key import InvocationId, new_invocation_id
 from ..journal.requests import Request
 from ..journal.signals import message_raw_id
 from ..objects.verdicts import UnknownTarget, WaitVerdict
+from .bounds import check_text
 from .handle import Timeout, seconds_of, value_of
 from .remote import Patience
 from .signal_orders import SOME_KEY, Sending, completion, packed_rejection, packed_value, signal, verdict_for
@@ -191,6 +192,8 @@ class SignalSender:
         space = await self._space_of(sending, patience)
         if space is None:
             return UnknownTarget()
+        if message_id is not None:
+            check_text("message_id", message_id)
         raw_id = new_invocation_id() if message_id is None else message_raw_id(sending.target, message_id)
         order = sending.order
         request = Request(sending.kind, raw_id, "", sending.key, order.encode(), client=self._id)

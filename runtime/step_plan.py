@@ -9,16 +9,18 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ..journal.errors import InvalidOutput
+from ..objects.policies import RetryPolicy
 from ..objects.signature import result_boundary
 from ..objects.types import boundary_of
 
 if TYPE_CHECKING:
     from ..journal.place import Place
-    from ..objects.policies import RetryPolicy
     from ..objects.types import Boundary
 
 #: How many actions' boundaries are remembered; a program has far fewer steps.
 REMEMBERED_ACTIONS: Final = 4096
+ON_EXHAUSTED: Final = ("pause", "raise")
+OPTIONS: Final = frozenset({"type", "retry", "timeout", "on_exhausted"})
 
 
 @dataclass(slots=True)
@@ -48,6 +50,43 @@ class StepPlan:
     on_exhausted: Literal["pause", "raise", "park"]
 
 
+def check_options(call: str, options: dict[str, Any], known: frozenset[str]) -> None:
+    """Refuse options of a step that would do nothing, or fail in each attempt of it.
+
+    Raises:
+        TypeError: One is unknown, or of another type than it may have.
+        ValueError: The timeout is no time that can pass, or `on_exhausted` is none of its words.
+    """
+    unknown = options.keys() - known
+    if unknown:
+        raise TypeError(f"ctx.{call} has no option {min(unknown)!r}; it has {', '.join(sorted(known))}")
+    retry, timeout = options.get("retry"), options.get("timeout")
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise TypeError(f"ctx.{call}: retry is {retry!r}; it takes a RetryPolicy, such as RetryPolicy(attempts=3)")
+    if timeout is not None and not isinstance(timeout, timedelta):
+        raise TypeError(f"ctx.{call}: timeout is {timeout!r}; it takes a timedelta, such as timedelta(seconds=5)")
+    if timeout is not None and timeout <= timedelta(0):
+        raise ValueError(f"ctx.{call}: timeout is {timeout.total_seconds()} s; it has to be more than 0")
+    if options.get("on_exhausted", "pause") not in ON_EXHAUSTED:
+        raise ValueError(f"ctx.{call}: on_exhausted is {options['on_exhausted']!r}; it is one of {ON_EXHAUSTED}")
+
+
+def _check_callable(name: str, action: object) -> None:
+    """Refuse what is no function, such as the coroutine that one has returned, before it is tried again and again.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if callable(action):
+        return
+    if inspect.iscoroutine(action):
+        action.close()
+    raise TypeError(
+        f"ctx.run: step {name!r} is {type(action).__name__}, which can't be called: "
+        "give it the function and its arguments, ctx.run(name, function, argument)"
+    )
+
+
 class StepPlans:
     """Makes plans, and remembers what an action's annotations said: reading them costs more than the step itself.
 
@@ -67,9 +106,12 @@ class StepPlans:
         Raises:
             RegistrationError: The action's annotation is no type that can be written down.
         """
+        if not callable(action):
+            _check_callable(name, action)
         if not options:
             boundary, is_coroutine = self._facts(name, action)
             return StepPlan(name, index, action, arguments, boundary, is_coroutine, self._retry, None, "pause")
+        check_options("run", options, OPTIONS)
         boundary, is_coroutine = self._with_type(name, action, options.get("type"))
         retry = options.get("retry") or self._retry
         on_exhausted = options.get("on_exhausted", "pause")

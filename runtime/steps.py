@@ -45,6 +45,7 @@ from .endings import accept_in_order, acceptance, record, state_change, weigh_fa
 from .failures import failure_of, terminal_error
 from .large_reads import whole
 from .large_values import kept_delta, kept_for
+from .own_context import in_thread
 from .parking import has_to_stop
 from .partition import Phase
 from .step_plan import StepPlan, StepPlans
@@ -115,7 +116,7 @@ class Steps:
             TerminalError: The step raised one, now or in the recorded run.
             StepFailed: Its attempts are spent and `on_exhausted="raise"`.
         """
-        if len(name) > SHORT_NAME:
+        if type(name) is not str or len(name) > SHORT_NAME:
             check_name("step", name)
         plan = self._plans.make(name, ctx.take_index(), action, arguments, options)
         if ctx.conductor is not None:
@@ -177,7 +178,8 @@ class Steps:
         if ctx.is_replaying and await self._recorded(ctx, lane, invocation, plan) is not None:
             return
         await self.may_begin(ctx, lane, invocation)
-        await self._try(ctx, lane, invocation, plan)
+        with ctx.in_step(plan.name):
+            await self._try(ctx, lane, invocation, plan)
 
     async def _recorded(
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
@@ -299,7 +301,7 @@ class Steps:
         if plan.is_coroutine:
             return await plan.action(*plan.arguments)
         run = partial(plan.action, *plan.arguments)
-        value = await anyio.to_thread.run_sync(run, limiter=self._limiter, abandon_on_cancel=True)
+        value = await anyio.to_thread.run_sync(in_thread, run, limiter=self._limiter, abandon_on_cancel=True)
         return await value if inspect.isawaitable(value) else value
 
     def _failed(self, ctx: ExclusiveContext, plan: StepPlan, error: TerminalError) -> StepFailed:
