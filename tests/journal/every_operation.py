@@ -9,6 +9,7 @@ from keylane.journal import batch, operations
 from keylane.journal.batch import Operation
 from keylane.journal.command_records import StepCompleted
 from keylane.journal.keyspace import PartitionSpace
+from keylane.journal.messages import Attached, Caller
 from keylane.journal.operations import StateChange
 from keylane.journal.outcomes import IdempotencyEntry, Succeeded, encode_outcome
 from keylane.journal.records import Accepted, Completed, Finished
@@ -23,6 +24,7 @@ DIGEST = b"d" * 16
 LATER_MS = 4_000_000_000_000
 #: Where an entry of the inbox would be, if it had any.
 ENTRY = b"1-1"
+ATTACHED = Attached(Caller("Desk", 1, "acme/d-1", LONG, 0, ()), PARKED)
 
 
 def every_commit(space: PartitionSpace) -> Iterator[list[Operation]]:
@@ -75,6 +77,8 @@ def every_commit(space: PartitionSpace) -> Iterator[list[Operation]]:
     yield [*operations.keep_blob(space, KEY, DIGEST, b"large"), operations.set_aside(space, KEY, PARKED)]
     yield [operations.touch_blob(space, KEY, DIGEST), operations.take_up(space, KEY, PARKED)]
     yield [operations.pause(space, KEY, b"facts"), operations.end_pause(space, KEY)]
+    yield [operations.note_blocked(space, KEY), operations.attach(space, PARKED, ATTACHED)]
+    yield [operations.forget_blocked(space, KEY), operations.detach(space, PARKED, ATTACHED)]
     yield operations.collect_blob(space, KEY, DIGEST, LATER_MS)
     yield operations.keep_signal(space, KEY, 1, b"early", HOUR_MS)
     yield [*operations.keep_signal(space, KEY, 2, b"later", HOUR_MS), operations.take_signal(space, KEY, 1)]

@@ -31,7 +31,7 @@ from keylane.journal.batch import Commit
 from keylane.journal.descriptions import What
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.operations import StateChange
-from keylane.journal.outcomes import Outcome, Refused, Rejected, Replayed, Succeeded
+from keylane.journal.outcomes import Outcome, Refused, Rejected, Replayed, Stopped, Succeeded
 from keylane.journal.records import Finished
 from keylane.runtime import retention
 from keylane.runtime.partition import Partition
@@ -98,6 +98,11 @@ async def stumble(ctx: ObjectContext) -> int:
     if str(ctx.key) not in gates:
         raise ValueError("not yet")
     return await count.function(ctx)
+
+
+@clerk.handler
+async def linger(ctx: ObjectContext) -> str:
+    return await ctx.signal("go on", str)
 
 
 @clerk.shared
@@ -468,6 +473,27 @@ async def resumed_and_ended(runtime: Runtime, key: str) -> None:
     del gates[key]
 
 
+async def signalled(runtime: Runtime, key: str) -> None:
+    handle = await runtime.client.send(linger, key, idempotency_key="k")
+    await handle.signal("go on", "now")
+    await handle.result(timeout=10)
+
+
+async def cancelled(runtime: Runtime, key: str) -> None:
+    handle = await runtime.client.send(linger, key, idempotency_key="k")
+    assert (await handle.cancel(timeout=10)).outcome == "cancelled"
+
+
+async def cancelled_before_it_began(runtime: Runtime, key: str) -> None:
+    handle = await runtime.client.send(count, key, idempotency_key="k", delay=AFTER_RETENTION * 10)
+    assert (await handle.cancel(timeout=10)).outcome == "cancelled"
+
+
+async def killed(runtime: Runtime, key: str) -> None:
+    handle = await runtime.client.send(linger, key, idempotency_key="k")
+    assert (await runtime.client.kill(handle.id, by="tests", reason="stuck", timeout=10)).outcome == "killed"
+
+
 async def shared_through_the_inbox(runtime: Runtime, key: str) -> None:
     handle = await runtime.client.send(read, key)
     await handle.result(timeout=10)
@@ -486,10 +512,19 @@ async def undecodable_request(runtime: Runtime, key: str) -> None:
 
 #: For each kind of outcome that the journal has, the endings that leave it.
 ENDINGS: dict[type, tuple[Ending, ...]] = {
-    Succeeded: (completed, completed_long, sent, resumed_and_ended, shared_through_the_inbox, undecodable_request),
+    Succeeded: (
+        completed,
+        completed_long,
+        sent,
+        resumed_and_ended,
+        signalled,
+        shared_through_the_inbox,
+        undecodable_request,
+    ),
     Rejected: (failed, failed_long),
     Refused: (refused_key, refused_argument, refused_handler, refused_resumption),
     Replayed: (replayed,),
+    Stopped: (cancelled, cancelled_before_it_began, killed),
 }
 
 
