@@ -145,12 +145,14 @@ class Cancelling:
             lane.when_loaded = (*lane.when_loaded, partial(self._when_loaded, asked, lane))
         elif not is_scheduled(found):
             partition.host.find_parked(lane, raw_id, partial(self._seek_parked, asked))
+        elif asked.request.kind is RequestKind.SKIP_COMPENSATION:
+            self._refuse(asked, NO_FAILED_UNDO)
         elif partition.was_released(raw_id):
             self._again(asked)
         else:
             # Who has found it due meanwhile must not put it into its lane any more.
             partition.note_released(raw_id)
-            self._end(asked, lane, self._loading.revive_scheduled(lane, found, claims), "cancelled")
+            self._end(asked, lane, self._loading.revive_scheduled(lane, found, claims), _how(asked))
 
     def _not_found(self, asked: _Asked, found: OpenInvocation) -> None:
         if found.undecodable is not None:
@@ -180,11 +182,11 @@ class Cancelling:
         standing = invocation.standing
         match asked.request.kind:
             case RequestKind.KILL:
-                self._end(asked, lane, invocation, "killed")
+                self._end(asked, lane, invocation, _how(asked))
             case RequestKind.SKIP_COMPENSATION:
                 self._skip(asked, lane, invocation)
             case _ if not _has_begun(lane, invocation) or _is_beyond_replay(invocation):
-                self._end(asked, lane, invocation, "cancelled")
+                self._end(asked, lane, invocation, _how(asked))
             case _ if standing is not None and (standing.extras.cancel or standing.extras.compensation):
                 # It ends anyway, or was asked to before.
                 self._answer(asked, GOING, lane)
@@ -321,6 +323,10 @@ class Cancelling:
             error = CallError(why, invocation_id=partition.invocation_id(asked.raw_id))
             refuse(partition, request.invocation, asked.entry, request.client, error)
         _taken(asked)
+
+
+def _how(asked: _Asked) -> Literal["cancelled", "killed"]:
+    return "killed" if asked.request.kind is RequestKind.KILL else "cancelled"
 
 
 def _lane_of(invocation: Invocation) -> Lane | None:

@@ -228,6 +228,21 @@ async def test_what_is_scheduled_ends_at_once(runtime: Runtime) -> None:
     assert trail == []
 
 
+async def test_what_is_scheduled_is_killed_by_a_kill_and_left_alone_by_what_is_about_undos(runtime: Runtime) -> None:
+    """What was asked for is what is done, also to what is in the journal alone."""
+    handle = await runtime.client.send(nap, "acme/a", 1, delay=timedelta(hours=1))
+    await handle.accepted(timeout=10)
+
+    with pytest.raises(CallError, match="no undo of it has failed"):
+        await runtime.client.skip_compensation(handle.id, by="ops", reason="wrong id", timeout=10)
+    assert (await handle.describe()).status == "scheduled"
+
+    report = await runtime.client.kill(handle.id, by="ops", reason="unwanted", timeout=10)
+
+    assert report.outcome == "killed"
+    assert (await handle.describe()).status == "killed"
+
+
 async def test_what_was_found_due_before_its_cancel_does_not_enter_its_lane(runtime: Runtime) -> None:
     """Who has read it a moment before the cancel puts it nowhere: it has ended."""
     handle = await runtime.client.send(nap, "acme/a", 1, delay=timedelta(hours=1))
