@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ..journal import operations
 from ..journal.command_records import StepAttemptFailed, WaitWithdrawn
 from ..journal.errors import Fenced, Suspended
+from ..journal.place import path_of
 from .due_times import entry_of, note_due
 from .endings import acceptance, record, state_change, take_out
 from .large_values import kept_delta
@@ -17,7 +19,7 @@ from .replay import RESUMING, place_of
 
 if TYPE_CHECKING:
     from ..journal.batch import Operation
-    from ..journal.place import Place
+    from ..journal.place import Path, Place
     from ..journal.records import Record
     from .context import ExclusiveContext
     from .invocation import Invocation
@@ -39,10 +41,12 @@ class BranchJournal:
         waits: Knows what a wait leaves behind.
         replay: What former runs have written.
         settled: Told of each record that is durable.
+        ended_paths: Where the branches were that have ended.
     """
 
     __slots__ = (
         "_ctx",
+        "_ended_paths",
         "_invocation",
         "_lane",
         "_replay",
@@ -61,6 +65,7 @@ class BranchJournal:
         waits: Waits,
         replay: Replay,
         settled: Callable[[Record], None],
+        ended_paths: AbstractSet[Path],
     ) -> None:
         self._ctx = ctx
         self._lane = lane
@@ -68,6 +73,7 @@ class BranchJournal:
         self._waits = waits
         self._replay = replay
         self._tell_settled = settled
+        self._ended_paths = ended_paths
         #: Waits of branches that a failure has ended: withdrawn with the next record, not if the handler fails of it.
         self._unsaid: list[Place] = []
         #: Records on their way to the store: those that let a branch go on, and all.
@@ -89,7 +95,9 @@ class BranchJournal:
         """
         lane, invocation = self._lane, self._invocation
         self._ctx.check_current()
-        self.say_withdrawn()
+        path = path_of(place_of(fact))
+        # Who withdraws a wait is the branch that has forked.
+        self.say_withdrawn(path[:-2] if isinstance(fact, WaitWithdrawn) else path)
         was_accepted = invocation.accepted
         writes = acceptance(lane, invocation)
         record(invocation, fact)
@@ -154,11 +162,29 @@ class BranchJournal:
         else:
             self._unsaid.append(place)
 
-    def say_withdrawn(self) -> None:
-        """Withdraw what a failure has ended, now that the handler goes on after it."""
-        unsaid, self._unsaid = self._unsaid, []
-        for place in unsaid:
+    def say_withdrawn(self, maker: Path | None = None) -> None:
+        """Withdraw what a failure has ended, now that the handler goes on after it.
+
+        Args:
+            maker: The branch that goes on; by default all of the handler does.
+        """
+        if not self._unsaid:
+            return
+        unsaid = self._unsaid
+        said = [place for place in unsaid if maker is None or self._has_outlived(maker, path_of(place))]
+        self._unsaid = [place for place in unsaid if place not in said]
+        for place in said:
             self._withdraw(place, is_certain=False)
+
+    def _has_outlived(self, maker: Path, ended: Path) -> bool:
+        """Return whether a branch goes on after the failure of a fork: it has made that, or what made it has ended.
+
+        Any other branch goes on beside the failure, which may be about to end this attempt of the handler.
+        """
+        above = ended[:-2]
+        while len(above) > len(maker) and above in self._ended_paths:
+            above = above[:-2]
+        return above == maker
 
     def _withdraw(self, place: Place, *, is_certain: bool) -> None:
         """Write that a wait is waited for no longer, if it is open.

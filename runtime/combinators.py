@@ -161,6 +161,8 @@ class Group(BranchGroup, AbstractAsyncContextManager["Group", None]):
             self._conductor.cancel(each, is_certain=False)
         if self._is_in_block:
             self._has_interrupted = True
+            # As for the others, the next attempt may go on with what the block waits for.
+            self._here.cancel_is_certain = False
             self._conductor.interrupt(self._here)
 
     async def __aexit__(
@@ -170,6 +172,7 @@ class Group(BranchGroup, AbstractAsyncContextManager["Group", None]):
         self._is_in_block = False
         is_own = self._has_interrupted and isinstance(error, asyncio.CancelledError)
         if self._has_interrupted:
+            self._here.cancel_is_certain = True
             self._conductor.take_back_interruption(self._here)
         if error is not None and self._failure is None:
             self._failure = error

@@ -109,7 +109,9 @@ class Conductor(BranchTasks):
         self._abandoned: set[Place] = set()
         self._wanting: deque[tuple[Branch, Callable[[], None]]] = deque()
         self._yet_to_start: list[Branch] = []
-        self._journal = BranchJournal(ctx, lane, invocation, waits, self.replay, self._settled)
+        self._journal = BranchJournal(
+            ctx, lane, invocation, waits, self.replay, self._settled, self._ended_paths
+        )  # fmt: skip
         self._standstill = Standstill(lane, invocation, waits, self._woken)
         self._is_poked = False
         self._parking: asyncio.Task[Any] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import secrets
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from keylane import App, Client, ObjectContext, Runtime, Settings, VirtualObject
+from keylane import App, Client, ObjectContext, Runtime, Settings, VirtualObject, WaitTimeout
 from keylane.journal.command_records import WaitWithdrawn
 from keylane.journal.key import parse_id
 from keylane.journal.record_bytes import decode
@@ -225,6 +226,26 @@ async def test_what_decided_that_a_wait_is_given_up_is_recorded_with_its_end(
     assert at
 
 
+async def test_a_block_that_a_failed_attempt_interrupts_waits_on_in_the_next_one(runtime_of_crew: Runtime) -> None:
+    """What the block of a task group waits for is given up for good only where the handler goes on after the failure."""
+    attempts = count()
+
+    async def group(ctx: ObjectContext) -> str:
+        async def fails_once() -> str:
+            await ctx.run("before", token, "before")
+            if next(attempts) == 0:
+                raise ValueError("once")
+            return "fine"
+
+        async with ctx.task_group() as tasks:
+            task = tasks.create_task(fails_once())
+            await ctx.sleep(0.2)
+        return await task
+
+    code["group"] = group
+    assert await runtime_of_crew.client.call(work, "acme/g", "group", timeout=20) == "fine"
+
+
 async def test_a_failed_attempt_gives_nothing_up_that_the_next_one_waits_for(runtime_of_crew: Runtime) -> None:
     """A failure that is no part of the journal may not be there the next time."""
     attempts = count()
@@ -241,6 +262,46 @@ async def test_a_failed_attempt_gives_nothing_up_that_the_next_one_waits_for(run
 
     code["flaky"] = flaky
     assert await runtime_of_crew.client.call(work, "acme/f", "flaky", timeout=20) == "fine"
+
+
+async def test_what_branches_record_beside_a_failed_attempt_gives_nothing_up_for_it(runtime_of_crew: Runtime) -> None:
+    """While the failure is on its way to the handler, others do not know of it: the next attempt may have none."""
+    attempts = count()
+    is_cut, is_recorded = asyncio.Event(), asyncio.Event()
+
+    async def slow_to_end() -> str:
+        try:
+            await asyncio.sleep(0.2)
+        except asyncio.CancelledError:
+            is_cut.set()
+            await is_recorded.wait()
+            raise
+        return "slow"
+
+    async def flaky(ctx: ObjectContext) -> list[str]:
+        async def fails_once() -> str:
+            await ctx.run("before", token, "before")
+            if next(attempts) == 0:
+                raise ValueError("once")
+            return "fine"
+
+        async def inner() -> str:
+            _, done, _ = await ctx.gather(ctx.sleep(0.3), fails_once(), ctx.run("slow", slow_to_end))
+            return done
+
+        async def beside() -> str:
+            await ctx.run("until the failure", is_cut.wait)
+            got = await ctx.run("recorded beside it", token, "beside")
+            is_recorded.set()
+            return got
+
+        return list(await ctx.gather(inner(), beside()))
+
+    code["beside"] = flaky
+    handle = await runtime_of_crew.client.send(work, "acme/b", "beside")
+    done, _ = await handle.result(timeout=20)
+    assert done == "fine"
+    assert next(attempts) >= 2
 
 
 @pytest.fixture
