@@ -1,10 +1,10 @@
 """Lets the branches of a handler go on one at a time, in the order that its journal has or is to have.
 
-Between two hand-overs the branches run until each waits inside ctx: then all is *quiet*, and one record is handed over
-to the branch that stands at its place. A step's result is recorded only when all is quiet and everything recorded
-before it was handed over. So the order of the records is the order in which the code saw them, and a replay that hands
-over in the same order runs the same code in between: it makes the same commands, reads the same values, asks the same
-clock.
+Between two hand-overs the branches run until each waits inside ctx: then all is *quiet*. Those that have come to a
+command make it, one after the other; then one record is handed over to the branch that stands at its place. A step's
+result is recorded only when all is quiet and everything recorded before it was handed over. So the order of the records
+is the order in which the code saw them, and a replay that hands over in the same order runs the same code in between:
+it makes the same commands, reads the same values, asks the same clock.
 
     live    quiet ── next durable record ──> its branch ── runs ──> quiet
               └──── none: a step that has ended ── recorded, durable ──> handed over as above
@@ -80,6 +80,7 @@ class Conductor(BranchTasks):
         "_parking",
         "_stands",
         "_standstill",
+        "_turns",
         "_waits",
         "_wanting",
         "_yet_to_start",
@@ -109,6 +110,8 @@ class Conductor(BranchTasks):
         self._abandoned: set[Place] = set()
         self._wanting: deque[tuple[Branch, Callable[[], None]]] = deque()
         self._yet_to_start: list[Branch] = []
+        #: Branches that have come to a command, in the order in which they did.
+        self._turns: deque[Branch] = deque()
         self._journal = BranchJournal(
             ctx, lane, invocation, waits, self.replay, self._settled, self._ended_paths
         )  # fmt: skip
@@ -208,6 +211,20 @@ class Conductor(BranchTasks):
         if self.is_live and self.replay.at(place) is None:
             return None
         return await self._start_of(branch, place)
+
+    async def turn(self) -> None:
+        """Wait until each of the other branches waits, too, and what came here before has had its turn.
+
+        So each command has behind it all that the branches have read and written before they came to rest, in each run:
+        also in one that has to look something up in the store for it, or that has to replay more before it makes it.
+        """
+        branch = self.current
+        self._turns.append(branch)
+        try:
+            await self.blocked(branch, Blocked.WORK)
+        finally:
+            if branch in self._turns:
+                self._turns.remove(branch)
 
     async def until_live(self) -> None:
         """Wait until the code has come to all that is recorded: what the journal has not must not be made before."""
@@ -342,6 +359,9 @@ class Conductor(BranchTasks):
             return
         if self._ctx.is_stale:
             self._ctx.end_stale()
+            return
+        if self._turns:
+            self._release(self._turns.popleft(), None)
             return
         if self._cut_off_next() or self._has_handed_over() or self._journal.in_flight or self._invocation.ending:
             return

@@ -10,7 +10,7 @@ import uuid
 from collections import deque
 from collections.abc import Generator, Iterable
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..journal import codec
 from ..journal.codec import REFERENCE_BYTES
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from .steps import Steps
 
 Result = TypeVar("Result")
+
+#: Calls that wait for branches and make nothing themselves.
+JOINS: Final = frozenset({"gather", "select", "as_completed", "task_group"})
 
 
 class ExclusiveContext(WaitingContext):
@@ -177,6 +180,8 @@ class ExclusiveContext(WaitingContext):
         if packed is None:
             return default
         if len(packed) == REFERENCE_BYTES:
+            if self.conductor is not None:
+                await self.conductor.turn()
             packed = await whole(self, self._lane, self._invocation, packed, f"state {name}")
         declared = self._lane.partition.virtual_object.state.get(name)
         if declared is not None and declared.form is type:
@@ -402,6 +407,8 @@ class ExclusiveContext(WaitingContext):
         """Await what a call of ctx does; a timeout of somebody else's that breaks it off dooms the run."""
         if self.conductor is not None:
             self.conductor.current.call = what
+            if what not in JOINS:
+                doing = _in_turn(self.conductor, doing)
         try:
             return await doing
         except asyncio.CancelledError:
@@ -622,6 +629,16 @@ class ExclusiveContext(WaitingContext):
             for stored in reads.values():
                 note(self._invocation, stored or b"")
         return reads, tuple(self._notes)
+
+
+async def _in_turn(conductor: Conductor, doing: Coroutine[Any, Any, Result]) -> Result:
+    """Make a command once each of the other branches waits: how long it takes to look something up decides nothing."""
+    try:
+        await conductor.turn()
+    except BaseException:
+        doing.close()
+        raise
+    return await doing
 
 
 def _form_of(value: object) -> Any:

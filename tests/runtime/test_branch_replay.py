@@ -226,8 +226,32 @@ async def test_what_decided_that_a_wait_is_given_up_is_recorded_with_its_end(
     assert at
 
 
+async def test_what_a_command_has_to_look_up_does_not_change_what_other_branches_read(
+    forced: tuple[Runtime, str],
+) -> None:
+    """The first wait for a signal reads what came early; others do not go on meanwhile, as they don't in a replay."""
+    runtime, _ = forced
+
+    async def counts(ctx: ObjectContext) -> list[int]:
+        async def waits() -> int:
+            with contextlib.suppress(WaitTimeout):
+                await ctx.signal("never", str, timeout=0.05)
+            return 0
+
+        async def adds() -> int:
+            before = await ctx.get("n", int, 0)
+            ctx.set("n", before + 1)
+            await ctx.run("slow", token, "slow", 0.02)
+            return before
+
+        return [*await ctx.gather(waits(), adds()), await ctx.get("n", int, 0)]
+
+    code["counts"] = counts
+    assert await runtime.client.call(work, f"acme/{secrets.token_hex(4)}", "counts", timeout=20) == [0, 0, 1]
+
+
 async def test_a_block_that_a_failed_attempt_interrupts_waits_on_in_the_next_one(runtime_of_crew: Runtime) -> None:
-    """What the block of a task group waits for is given up for good only where the handler goes on after the failure."""
+    """What the block of a task group waits for is given up only where the handler goes on after the failure."""
     attempts = count()
 
     async def group(ctx: ObjectContext) -> str:
