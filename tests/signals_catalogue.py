@@ -32,4 +32,16 @@ async def race(ctx: ObjectContext, count: int) -> list[int]:
     return taken
 
 
+@waiter.handler
+async def together(ctx: ObjectContext, count: int) -> list[int]:
+    """Wait for so many signals, each beside a short sleep and a race of two."""
+    taken: list[int] = []
+    for _ in range(count):
+        first = ctx.select(short=ctx.sleep(0.005), long=ctx.sleep(60))
+        value, _, winner = await ctx.gather(ctx.signal("go", int), ctx.sleep(0.01), first)
+        assert winner[0] == "short"
+        taken.append(value)
+    return taken
+
+
 app = App([waiter])

@@ -119,7 +119,11 @@ class StoreServer:
 
     def __enter__(self) -> Self:
         """Start it."""
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(

@@ -154,6 +154,31 @@ def check_flaky(operations: Sequence[Operation], final: int, executions: Mapping
     return wrong
 
 
+def check_waits(operations: Iterable[Operation], count: int) -> list[str]:
+    """Return the invocations that did not see each acknowledged message once, in the order in which they were sent."""
+    return [str(each) for each in operations if each.is_answered and each.value != [*range(count)]]
+
+
+def check_cancel(operation: Operation, words: Sequence[str]) -> list[str]:
+    """Return what is wrong with an invocation that would have slept for an hour, and whose cancel was reported.
+
+    Args:
+        operation: It, with the outcome that was reported, and what was undone.
+        words: What it has written: when it booked, when it cleaned up, and when that was undone.
+    """
+    if not operation.is_answered:
+        return []
+    outcome, undone = operation.value
+    wrong = [] if outcome == "cancelled" else [f"{operation} was not cancelled"]
+    if ("undo" in words) is not ("booking" in undone):
+        wrong.append(f"{operation} does not report what was done: {words}")
+    if "book" in words and "undo" not in words:
+        wrong.append(f"{operation} was booked and never undone: {words}")
+    if "clean" in words and "book" not in words[: words.index("clean")]:
+        wrong.append(f"{operation} cleaned up what it never did: {words}")
+    return wrong
+
+
 def check_all(operations: Iterable[Operation]) -> list[str]:
     """Return the calls that ended in a way that none of them may, or that never ended though they had to."""
     return [str(each) for each in operations if each.failed is not None or each.is_open]

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeAlias
 
 import anyio
 
-from .harness import StoreServer
+from .harness import NeverHappenedError, StoreServer
 from .soak_slots import Slot
 from .soak_store import LEASE_SECONDS, ServerFaults, Servers, StoreFaults, StoreHurt
 
@@ -106,6 +106,7 @@ class Faults:
             return
         slot.is_busy = True
         try:
+            await slot.revive()
             begun = time.monotonic()
             await hurt(slot, choose)
             self.log.append(f"{begun:.6f} to {time.monotonic():.6f} {_name(hurt)} {slot.name}")
@@ -229,6 +230,8 @@ class Deployment:
                 for slot in self.slots:
                     if slot.hosts is hosts:
                         starts.start_soon(slot.start)
+        if wrong := [each for slot in self.slots for each in slot.wrong]:
+            raise NeverHappenedError(f"not everybody has started: {wrong}")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -267,7 +270,7 @@ class Deployment:
 
 def remaining(server: Servers, namespace: str) -> list[str]:
     """Return what stands in the store that only open work needs, and what nobody could read."""
-    needed = (b"}:q:", b"}:run", b"}:due", b"}:bad")
+    needed = (b"}:q:", b"}:run", b"}:due", b"}:bad", b"}:g:")
     keys = [key for key in server.keys(f"{{{namespace}:*") if any(kind in key for kind in needed)]
     keys += [key for key in server.keys(f"{{{namespace}:*}}:inbox") if server.ask("XLEN", key)]
     return [key.decode(errors="replace") for key in keys]

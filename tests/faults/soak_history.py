@@ -24,6 +24,8 @@ class Kind(StrEnum):
     READ = "read"
     STEPS = "steps"
     FLAKY = "flaky"
+    WAITS = "waits"
+    CANCEL = "cancel"
 
 
 @dataclass(slots=True)

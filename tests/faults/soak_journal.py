@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from keylane.journal.command_records import StepCompleted
+from keylane.journal.place import Place
 from keylane.journal.record_bytes import decode
 from keylane.journal.records import Finished, Record
 from keylane.journal.transitions import IllegalTransition, replay
@@ -34,9 +35,13 @@ def wrong_records(records: list[Record]) -> list[str]:
         standing = replay(records)
     except IllegalTransition as error:
         return [str(error)]
-    done = [each.index for each in records if isinstance(each, StepCompleted)]
     wrong = [] if standing.is_terminal else [f"it is {standing.status}"]
-    return wrong if done == list(range(len(done))) else [*wrong, f"its steps were recorded as {done}"]
+    done = Counter(each.index for each in records if isinstance(each, StepCompleted))
+    wrong += [f"its step {place} has ended {times} times" for place, times in done.items() if times > 1]
+    # Of a branch, the first number says where it leaves the main branch.
+    places: list[Place] = [place for each in records if (place := getattr(each, "index", None)) is not None]
+    reached = sorted({place if isinstance(place, int) else place[0] for place in places})
+    return wrong if reached == list(range(len(reached))) else [*wrong, f"its commands were recorded as {places}"]
 
 
 def values(server: Servers, key: bytes, name: bytes) -> Iterator[bytes]:

@@ -21,6 +21,7 @@ from typing import Any
 import anyio
 
 from keylane import (
+    App,
     CallError,
     CallTimeout,
     Client,
@@ -35,12 +36,17 @@ from keylane import (
     StoreUnavailable,
 )
 from keylane.journal.store import Store
-from tests.objects_catalogue import app
+from tests import cancel_catalogue, objects_catalogue, signals_catalogue
 
 from .fault_points import FaultPoints
 from .soak_history import HistoryFile, Kind, Operation
+from .soak_waits import Waits
 
+catalogues = (objects_catalogue.app, signals_catalogue.app, cancel_catalogue.app)
+app = App([each for catalogue in catalogues for each in catalogue.objects.values()])
 OBJECTS = {Kind.ADD: "Counter", Kind.READ: "Counter", Kind.STEPS: "Steps", Kind.FLAKY: "Trouble"}
+WEIGHTS = {Kind.ADD: 50, Kind.READ: 25, Kind.STEPS: 15, Kind.FLAKY: 3, Kind.WAITS: 5, Kind.CANCEL: 3}
+WAITING = ("collect", "decide", "race", "together")
 ADDS = ("add", "add", "add", "add_blocking", "add_and_hold")
 STEPS = ("three_steps", "three_steps", "three_blocking_steps")
 COUNTERS = 20
@@ -80,6 +86,7 @@ class Caller:
         self._plan = plan
         self._seed = seed
         self._history = HistoryFile(plan.folder / f"history-{plan.slot}")
+        self._waits = Waits(client, self._history)
         self._is_stopping = False
         self._asking: set[str] = set()
         self._gate = plan.folder / "gate"
@@ -122,7 +129,7 @@ class Caller:
         again = choose.random() < 0.3
         # Half of all counting happens at four keys, so that there is a queue at them.
         counter = f"acme/c{choose.choice([choose.randrange(4), choose.randrange(COUNTERS)])}"
-        match choose.choices(list(Kind), weights=(50, 25, 15, 3))[0]:
+        match choose.choices(list(WEIGHTS), weights=list(WEIGHTS.values()))[0]:
             case Kind.ADD:
                 return Operation(name, Kind.ADD, counter, choose.choice(ADDS), now, again)
             case Kind.READ:
@@ -132,6 +139,10 @@ class Caller:
                 return Operation(name, Kind.STEPS, key, choose.choice(STEPS), now, again)
             case Kind.FLAKY:
                 return Operation(name, Kind.FLAKY, f"acme/f{choose.randrange(FLAKY_KEYS)}", "flaky", now, again)
+            case Kind.WAITS:
+                return Operation(name, Kind.WAITS, f"acme/{name}", choose.choice(WAITING), now, is_idempotent=True)
+            case Kind.CANCEL:
+                return Operation(name, Kind.CANCEL, f"acme/{name}", "nap", now, is_idempotent=True)
 
     def _argument(self, operation: Operation) -> list[Any]:
         match operation.kind:
@@ -141,7 +152,7 @@ class Caller:
                 return []
             case Kind.STEPS:
                 return [str(self._plan.folder / f"trail-{operation.key.replace('/', '-')}")]
-            case Kind.FLAKY:
+            case _:
                 return [str(self._plan.folder / f"trail-{operation.name}")]
 
     async def _perform(self, operation: Operation, choose: random.Random) -> None:
@@ -157,7 +168,7 @@ class Caller:
         try:
             self._history.answered(operation, await self._ask(operation, choose))
         except (Draining, Overloaded) as error:
-            if not is_first:
+            if not is_first or operation.invocation is not None:
                 return False
             self._history.learned(operation, refused=repr(error))
         except (InvocationFailed, InvocationPaused, InternalError) as error:
@@ -186,6 +197,10 @@ class Caller:
 
     async def _ask(self, operation: Operation, choose: random.Random) -> Any:
         timeout = choose.choice(TIMEOUTS_SECONDS)
+        if operation.kind is Kind.WAITS:
+            return await self._waits.complete(operation, timeout)
+        if operation.kind is Kind.CANCEL:
+            return await self._waits.cancel(operation, self._argument(operation)[0], timeout)
         if operation.invocation is not None:
             return await self._client.attach(operation.invocation).result(timeout=timeout)
         target = (OBJECTS[operation.kind], operation.key, operation.handler, *self._argument(operation))

@@ -108,6 +108,13 @@ class Slot:
                 return
         self.wrong.append(f"{self.name} did not start {STARTS} times in a row")
 
+    async def revive(self) -> None:
+        """Have a new process in the place of one that has ended by itself, which none may."""
+        if self.process.returncode is not None:
+            self.wrong.append(f"{self.name}-{self.process.pid} ended with {self.process.returncode} by itself")
+            self._keep_log(self.process)
+            await self.start()
+
     async def kill(self) -> None:
         """SIGKILL the process."""
         process = self.process

@@ -18,11 +18,12 @@ from tests.objects_catalogue import marks
 
 from .harness import NeverHappenedError, eventually, eventually_answers
 from .linearizability import calls_of, is_linearizable
-from .soak_checker import by_key, check_all, check_counter, check_flaky, check_steps
+from .soak_checker import by_key, check_all, check_cancel, check_counter, check_flaky, check_steps, check_waits
 from .soak_faults import Deployment, Load, remaining
 from .soak_history import HistoryFile, Kind, Operation
 from .soak_journal import wrong_journals
 from .soak_store import SeveralFaults, StoreFaults
+from .soak_waits import EACH
 from .topologies import ClusterServers, SentinelServers
 
 pytestmark = pytest.mark.anyio
@@ -127,6 +128,20 @@ async def wrong_objects(client: Client, operations: list[Operation], folder: Pat
         executions = {each.name: len(marks(folder / f"trail-{each.name}")) for each in calls}
         wrong += [f"{key}: {each}" for each in check_flaky(calls, final or 0, executions)]
         wrong += await open_work(client, "Trouble", key)
+    return wrong + await wrong_waits(client, operations, folder)
+
+
+async def wrong_waits(client: Client, operations: list[Operation], folder: Path) -> list[str]:
+    """Hold what waited, or was cancelled, against what was acknowledged to those who did it."""
+    waits = by_key(operations, Kind.WAITS)
+    wrong: list[str] = []
+    for key, calls in waits.items():
+        wrong += check_waits(calls, EACH)
+        wrong += await open_work(client, "Waiter", key)
+    for key, calls in by_key(operations, Kind.CANCEL).items():
+        for each in calls:
+            wrong += check_cancel(each, [word for word, _ in marks(folder / f"trail-{each.name}")])
+        wrong += await open_work(client, "Sleeper", key)
     return wrong
 
 

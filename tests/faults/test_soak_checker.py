@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .soak_checker import check_all, check_counter, check_flaky, check_steps
+from .soak_checker import check_all, check_cancel, check_counter, check_flaky, check_steps, check_waits
 from .soak_history import HistoryFile, Kind, Operation
 
 KEY = "acme/one"
@@ -120,6 +120,50 @@ def test_a_flaky_call_counts_once_and_has_run_three_times() -> None:
     assert check_flaky(calls, 0, {"a": 3}) != []
     assert check_flaky(calls, 3, {"a": 3}) != []
     assert check_flaky(calls, 1, {"a": 2}) != []
+
+
+def test_each_acknowledged_message_is_seen_once_and_in_order() -> None:
+    """A message that was lost, seen twice, or overtaken by another is found."""
+    assert check_waits([call("a", 1, 2, [0, 1, 2]), call("b", 1)], 3) == []
+    for seen in ([0, 2], [0, 1, 1, 2], [1, 0, 2], []):
+        assert len(check_waits([call("a", 1, 2, seen, kind=Kind.WAITS)], 3)) == 1
+
+
+BOOKED = ["book", "clean", "undo"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "undone", "words"),
+    [
+        ("cancelled", [], []),
+        ("cancelled", ["booking"], ["undo"]),
+        ("cancelled", ["booking"], ["book", "undo"]),
+        ("cancelled", ["booking"], BOOKED),
+        ("cancelled", ["booking"], ["book", "book", "clean", "clean", "undo", "undo"]),
+    ],
+)
+def test_an_acknowledged_cancel_passes_wherever_it_found_the_handler(
+    outcome: str, undone: list[str], words: list[str]
+) -> None:
+    """Before it began, before its step, and while it slept; also where a step ran again after a kill."""
+    assert check_cancel(call("a", 1, 2, [outcome, undone], kind=Kind.CANCEL), words) == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "undone", "words"),
+    [
+        pytest.param("completed", ["booking"], BOOKED, id="not cancelled"),
+        pytest.param("cancelled", [], ["book"], id="not undone"),
+        pytest.param("cancelled", ["booking"], ["book", "clean"], id="undone by word only"),
+        pytest.param("cancelled", [], BOOKED, id="undone without a word"),
+        pytest.param("cancelled", ["booking"], ["clean", "undo"], id="cleaned up what it never did"),
+    ],
+)
+def test_an_acknowledged_cancel_that_was_not_processed_is_found(
+    outcome: str, undone: list[str], words: list[str]
+) -> None:
+    """Each way of being wrong is seen."""
+    assert check_cancel(call("a", 1, 2, [outcome, undone], kind=Kind.CANCEL), words) != []
 
 
 def test_a_call_that_must_have_an_answer_and_has_none_is_found() -> None:
