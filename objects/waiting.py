@@ -40,6 +40,8 @@ class Awakeable(ABC, Generic[T_co]):
     ) -> T_co:
         """Wait until it is completed, for as long as it takes or until a timeout; once it is, this returns at once.
 
+        Several branches may wait for it: all of them get its value, and all are told when it expires.
+
         The lane stays held meanwhile, unless it is released; the wait costs no concurrency and outlives this process.
 
         Args:

@@ -15,6 +15,7 @@ from ...journal.safety import Durability, Replicated
 from ..orders import LONGEST_SECONDS
 from . import calls, cancel_commands, deploying, hosting, logs, restoring, signals, views
 from . import doctor as checkup
+from .examples import give_examples
 from .output import survive_any_text, write_line
 from .shell import (
     AsJson,
@@ -561,3 +562,6 @@ def _host(
             hosting.Hosting(reference, store, durability, allow_unsafe=allow_unsafe, ready_fd=ready_fd),
         )
     )
+
+
+give_examples(app)

@@ -1,0 +1,59 @@
+"""An example of each command, which stands at the end of its help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import typer
+    from typer.models import CommandInfo
+
+_ID: Final = "Order.3.0193a1b2c3d47e5f8a9b0c1d2e3f4a5b"
+_DECIDED: Final = '--by ada --reason "ticket 77"'
+
+#: By the words of the command; each is checked to be one that the command takes.
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "dev": ("shop:app",),
+    "worker": ("shop:app --store redis://127.0.0.1:6379",),
+    "call": ("""Order acme/o-1001 refund '{"amount": "10.00"}' --idempotency-key ticket-77""",),
+    "send": ("""Order acme/o-1001 refund '{"amount": "10.00"}' --delay 3600""",),
+    "attach": (f"{_ID} --timeout 60",),
+    "describe": (_ID,),
+    "inspect": ("Order acme/o-1001 --entries 20",),
+    "pause": (f"Order acme/o-1001 {_DECIDED}", f"Order {_DECIDED}", f"{_ID} {_DECIDED}"),
+    "resume": (f"{_ID} {_DECIDED}", f"Order acme/o-1001 {_DECIDED}"),
+    "resolve": (f"""{_ID}.1 '{{"granted": true, "by": "ana"}}' --by ana""",),
+    "reject": (f'{_ID}.1 "the supplier has withdrawn" --code withdrawn --by ana',),
+    "signal": (f"""{_ID} "parcel back" '"p-7"'""", """Order "parcel back" '"p-7"' --key acme/o-1001"""),
+    "restart": (f"{_ID} --keep 3 {_DECIDED}", f"{_ID} --keep 0 --version 2 {_DECIDED}"),
+    "cancel": (f'{_ID} --by ada --reason "sold out"',),
+    "kill": (f"{_ID} {_DECIDED}",),
+    "doctor": ("--repair",),
+    "restored": ("--from 2026-11-30T02:00:00Z",),
+    "export": (f"{_ID} --out refund.jsonl",),
+    "replay": ("refund.jsonl shop:app",),
+    "deploy check": ("shop:app", "shop:app --file refund.jsonl"),
+    "compensation skip": (f"{_ID} {_DECIDED}",),
+}
+
+
+def give_examples(app: typer.Typer) -> None:
+    """Put the examples of a command line below the help of its commands."""
+    for words, command in commands_of(app):
+        lines = [f"  keylane {words} {example}" for example in EXAMPLES.get(words, ())]
+        if lines:
+            # The mark keeps the lines as they are.
+            examples = "\n".join(["\b", "Examples:", *lines])
+            command.epilog = f"{command.epilog}\n\n{examples}" if command.epilog else examples
+
+
+def commands_of(app: typer.Typer, before: str = "") -> Iterator[tuple[str, CommandInfo]]:
+    """Give each command with the words that call it."""
+    for command in app.registered_commands:
+        assert command.callback is not None
+        yield f"{before}{command.name or command.callback.__name__.replace('_', '-')}", command
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            name = group.name if isinstance(group.name, str) else group.typer_instance.info.name
+            yield from commands_of(group.typer_instance, f"{before}{name} ")
