@@ -513,7 +513,7 @@ class ExclusiveContext(WaitingContext):
     def check_current(self) -> None:
         """Raise when another owner, or another history of this lane, has taken over."""
         # What `is_stale` says, without a call: each step looks three times.
-        if self._generation != self._lane.generation:
+        if self._generation != self._lane.generation or self._invocation.ended:
             raise self.end_stale()
 
     def end_stale(self) -> BaseException:
