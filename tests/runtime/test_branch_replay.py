@@ -431,3 +431,67 @@ async def test_a_timeout_of_asyncio_around_a_branch_is_no_end_of_it(runtime_of_c
     code["impatient"] = impatient
     assert (await runtime_of_crew.client.call(work, "acme/i", "impatient", timeout=20)).startswith("a ")
     assert next(attempts) >= 2
+
+
+async def test_branches_that_are_cut_off_clean_up_in_an_order_that_no_step_decides(
+    forced: tuple[Runtime, str],
+) -> None:
+    """A step that takes its time to end does not run in a replay, whose branches clean up in the same order."""
+    runtime, _ = forced
+    runs: list[list[str]] = []
+
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+    async def loses(ctx: ObjectContext) -> list[str]:
+        mine: list[str] = []
+        runs.append(mine)
+
+        async def cleaning(name: str, awaitable: Any) -> None:
+            try:
+                await awaitable
+            except asyncio.CancelledError:
+                mine.append(name)
+                await ctx.run(f"clean up {name}", token, name)
+                raise
+
+        await ctx.select(
+            first=cleaning("first", ctx.run("slow", slow_to_end)),
+            second=cleaning("second", ctx.sleep(timedelta(days=1))),
+            winner=ctx.sleep(0.05),
+        )
+        await ctx.run("after", token, "after")
+        return mine
+
+    code["loses"] = loses
+    assert await runtime.client.call(work, "acme/l", "loses", timeout=20) == ["first", "second"]
+    assert all(run == ["first", "second"][: len(run)] for run in runs)
+
+
+async def test_a_wait_that_the_code_does_not_come_to_any_more_parks_though_it_has_no_end_yet(
+    store_url: str, namespace: str
+) -> None:
+    """What came in its place would be built on something else than the journal has."""
+
+    async def two(ctx: ObjectContext) -> None:
+        await ctx.gather(ctx.sleep(timedelta(hours=1)), ctx.sleep(timedelta(days=1)))
+
+    async def one(ctx: ObjectContext) -> None:
+        await ctx.gather(ctx.sleep(timedelta(hours=1)))
+
+    async with Client(store_url, namespace=namespace) as client:
+        code["naps"] = two
+        async with Runtime(App([crew]), store=store_url, namespace=namespace):
+            handle = await client.send(work, "acme/n", "naps")
+            await until(client, handle, "waiting", steps=2)
+        code["naps"] = one
+        async with Runtime(App([crew]), store=store_url, namespace=namespace) as runtime:
+            await shift_clock(runtime, timedelta(hours=1, seconds=1))
+            await until(client, handle, "paused", steps=2)
+            told = await client.describe(handle.id)
+    assert told.pause is not None
+    assert "sleep of 86,400 s" in told.pause.detail

@@ -21,7 +21,9 @@ from keylane import (
     TerminalError,
     VirtualObject,
 )
+from keylane.journal.command_records import StepAttemptFailed
 from keylane.journal.key import parse_id
+from keylane.runtime.branch_journal import BranchJournal
 
 pytestmark = pytest.mark.anyio
 
@@ -302,3 +304,67 @@ async def test_steps_of_branches_are_tried_again_each_when_it_is_due(runtime: Ru
     """Also where that is before its branch has come to wait for it."""
     for number in range(5):
         assert await call(runtime, stubborn_steps, key=f"acme/stubborn-{number}") == sum(range(20))
+
+
+@pytest.mark.counts_runs
+async def test_a_retry_that_is_due_before_its_branch_waits_for_it_is_not_missed(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would tell it once more."""
+    noted = BranchJournal._note_due  # pyright: ignore[reportPrivateUsage]
+
+    def note_and_fall_due(journal: Any, fact: Any, now_ms: int) -> None:
+        noted(journal, fact, now_ms)
+        if isinstance(fact, StepAttemptFailed):
+            journal._waits._fall_due(journal._lane.partition, journal._invocation, fact.index)
+
+    monkeypatch.setattr(BranchJournal, "_note_due", note_and_fall_due)
+    assert await call(runtime, stubborn_steps) == sum(range(20))
+
+
+@crowd.handler
+async def foreign_in_a_branch(ctx: ObjectContext) -> str:
+    async def own() -> str:
+        try:
+            return "".join(await asyncio.gather(ctx.run("a", late, 0, "a"), ctx.run("b", late, 0, "b")))
+        except RuntimeError as error:
+            return str(error)
+
+    told, _ = await ctx.gather(own(), ctx.run("c", late, 0, "c"))
+    return told
+
+
+async def test_tasks_of_others_are_refused_inside_of_branches_too(runtime: Runtime) -> None:
+    """No branch is taken for another one."""
+    assert "ctx.gather" in await call(runtime, foreign_in_a_branch)
+
+
+@crowd.handler
+async def won_at_once(ctx: ObjectContext, name: str) -> str:
+    async def at_once() -> str:
+        return "at once"
+
+    winner, _ = await ctx.select(timer=ctx.sleep(timedelta(days=1)), own=at_once())
+    await ctx.run("wait", gates[name].wait)
+    return winner
+
+
+async def test_a_timer_that_is_lost_on_its_way_to_the_store_leaves_nothing_there(runtime: Runtime) -> None:
+    """What it is due for is taken away before the store has told when that is."""
+    gates["w"] = anyio.Event()
+    handle = await runtime.client.send(won_at_once, "acme/w", "w")
+
+    async def is_withdrawn() -> bool:
+        return (await handle.describe()).records >= 3
+
+    # Accepted, TimerSet and WaitWithdrawn are durable; what is written after them is written in order.
+    await eventually(is_withdrawn)
+    partition = next(each for each in runtime.worker.partitions if each.number == parse_id(handle.id).partition)
+
+    async def is_idle() -> bool:
+        return partition.writer.is_idle
+
+    await eventually(is_idle)
+    assert await due_of(runtime, handle.id) is None
+    gates["w"].set()
+    assert await handle.result(timeout=10) == "own"
