@@ -179,8 +179,11 @@ class BranchJournal:
     def _has_outlived(self, maker: Path, ended: Path) -> bool:
         """Return whether a branch goes on after the failure of a fork: it has made that, or what made it has ended.
 
-        Any other branch goes on beside the failure, which may be about to end this attempt of the handler.
+        So does one that cleans up after its own wait. Any other branch goes on beside the failure, which may be about
+        to end this attempt of the handler.
         """
+        if ended == maker:
+            return True
         above = ended[:-2]
         while len(above) > len(maker) and above in self._ended_paths:
             above = above[:-2]

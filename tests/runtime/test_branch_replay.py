@@ -16,12 +16,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from keylane import App, Client, ObjectContext, Runtime, Settings, VirtualObject, WaitTimeout
+from keylane import App, Client, ObjectContext, Runtime, Settings, TerminalError, VirtualObject, WaitTimeout
 from keylane.journal.command_records import WaitWithdrawn
 from keylane.journal.key import parse_id
 from keylane.journal.record_bytes import decode
 from keylane.testing import shift_clock
-from tests.branch_programs import app, chance, check_runs, play, programs, seen
+from tests.branch_programs import app, chance, check_runs, play, programs, refuse, seen
 
 pytestmark = pytest.mark.anyio
 
@@ -495,3 +495,29 @@ async def test_a_wait_that_the_code_does_not_come_to_any_more_parks_though_it_ha
             told = await client.describe(handle.id)
     assert told.pause is not None
     assert "sleep of 86,400 s" in told.pause.detail
+
+
+async def test_a_branch_that_a_failure_cuts_off_may_clean_up_in_steps(forced: tuple[Runtime, str]) -> None:
+    """It goes on after its own wait, which is given up with the first thing that it records."""
+    runtime, _ = forced
+
+    async def fails(ctx: ObjectContext) -> str:
+        async def cleans_up() -> None:
+            try:
+                await ctx.sleep(timedelta(days=1))
+            except asyncio.CancelledError:
+                done.append(await ctx.run("clean up", token, "clean"))
+                raise
+
+        async def refuses() -> None:
+            await ctx.run("refuse", refuse, "no")
+
+        done: list[str] = []
+        try:
+            await ctx.gather(cleans_up(), refuses())
+        except TerminalError as error:
+            return f"{error.message} {len(done)}"
+        return "went on"
+
+    code["fails"] = fails
+    assert await runtime.client.call(work, f"acme/{secrets.token_hex(4)}", "fails", timeout=20) == "no 1"
