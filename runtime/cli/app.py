@@ -65,7 +65,7 @@ MessageId = Annotated[
 SentBy = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who sends it; it goes into the record.")]
 PauseTarget = Annotated[str, typer.Argument(metavar="INVOCATION|TYPE", help="An invocation's id, or an object type.")]
 PausedKey = Annotated[
-    str | None, typer.Argument(metavar="[KEY]", help="The object, as tenant/key; without it, all of the type.")
+    str | None, typer.Argument(metavar="KEY", help="The object, as tenant/key; without it, all of the type.")
 ]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it goes into the record.")]
 By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides it; it goes into the record.")]

@@ -39,3 +39,9 @@ def test_every_example_is_one_that_its_command_takes(
     context = command.make_context(words, shlex.split(example))
 
     assert None not in [context.params[each.name] for each in command.params if each.required]
+
+
+def test_what_may_be_left_out_is_bracketed_once() -> None:
+    """The usage line sets the brackets."""
+    for each in EXAMPLES:
+        assert "[[" not in CliRunner().invoke(app, [*each.split(), "--help"]).stdout
