@@ -511,7 +511,7 @@ class ExclusiveContext(WaitingContext):
         self._is_closed = True
 
     def check_current(self) -> None:
-        """Raise when another owner, or another history of this lane, has taken over."""
+        """Raise when another owner, or another history of this lane, has taken over, or the invocation was killed."""
         # What `is_stale` says, without a call: each step looks three times.
         if self._generation != self._lane.generation or self._invocation.ended:
             raise self.end_stale()
