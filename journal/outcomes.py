@@ -152,6 +152,16 @@ def decode_outcome(data: bytes) -> Outcome:
     return decode_tagged(data, _LAYOUTS, "outcome")
 
 
+def first_of(data: bytes | None) -> bytes | None:
+    """Return the raw id of the invocation that the bytes of an outcome stand for, where its idempotency key was known.
+
+    Raises:
+        Undecodable: They hold no outcome.
+    """
+    outcome = None if data is None else decode_outcome(data)
+    return outcome.invocation if isinstance(outcome, Replayed) else None
+
+
 #: `?` not ended yet, `c` completed, `f` failed, `x` cancelled or killed.
 OutcomeMark: TypeAlias = Literal["?", "c", "f", "x"]
 

@@ -7,7 +7,7 @@ whatever dies after that, whoever owns the partition then goes on with it.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, cast
 
@@ -16,7 +16,7 @@ from ..journal.cancel_order import CancelOrder
 from ..journal.codec import pack
 from ..journal.command_records import CancelDelivered, CompensationSkipped
 from ..journal.errors import CallError, Fenced, StoreError, StoreUnavailable, Suspended
-from ..journal.outcomes import Stopped, Succeeded, encode_outcome
+from ..journal.outcomes import Stopped, Succeeded, encode_outcome, first_of
 from ..journal.records import Accepted, CancelRequested, PauseReason, Record
 from ..journal.requests import Request, RequestKind
 from ..journal.transitions import Standing, Status
@@ -120,17 +120,21 @@ class Cancelling:
             return
         try:
             (found,), _, claims = await self._loading.read(partition, [raw_id])
-            has_result = bool(await self._store.call("EXISTS", partition.space.result(raw_id)))
+            result = await self._store.call("GET", partition.space.result(raw_id))
+            first = first_of(result)
         except StoreUnavailable:
             self._again(asked)
             return
         except StoreError as error:
             self._refuse(asked, str(error))
             return
-        if raw_id in partition.open or partition.writer.lost is not None:
+        if first is not None:
+            # Its idempotency key was known: what is to end is the first one.
+            asked.order = replace(asked.order, invocation=first)
+        if first is not None or raw_id in partition.open or partition.writer.lost is not None:
             self._seek(asked)
         else:
-            self._take_found(asked, found, claims, has_result=has_result)
+            self._take_found(asked, found, claims, has_result=result is not None)
 
     def _take_found(
         self, asked: _Asked, found: OpenInvocation, claims: dict[bytes, IdempotencyClaim], *, has_result: bool

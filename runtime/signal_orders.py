@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from ..journal.blobs import is_reference
 from ..journal.errors import IdempotencyConflict, InvalidInput, InvalidKey, PayloadTooLarge
-from ..journal.key import Key, hint, parse_id
+from ..journal.key import InvocationId, Key, hint, parse_id
 from ..journal.outcomes import Failure, Rejected, Succeeded, encode_outcome
 from ..journal.requests import RequestKind
-from ..journal.signals import NONCE_BYTES, SignalOrder, parse_awakeable
+from ..journal.signals import NONCE_BYTES, AwakeableId, SignalOrder, parse_awakeable
 from ..objects.types import boundary_of
 from ..objects.verdicts import Accepted, WaitVerdict, verdict_of
 from ..objects.virtual_object import VirtualObject
@@ -90,6 +91,18 @@ def signal(target: SignalTarget, name: str, value: bytes, by: str) -> Sending:
     key_text = str(Key.parse(key))
     order = SignalOrder(None, name, None, value, by, nonce)
     return Sending(RequestKind.OBJECT_SIGNAL, type_name, None, key_text, f"{type_name} {key_text}", order, declared)
+
+
+def to_first(sending: Sending, raw_id: bytes) -> Sending:
+    """Return what goes to the first invocation of the idempotency key that its target has brought again.
+
+    Message ids count for that one, so that whoever knows it by another id sends nothing twice.
+    """
+    assert sending.partition is not None
+    order = replace(sending.order, invocation=raw_id)
+    invocation = InvocationId(sending.type_name, sending.partition, raw_id)
+    target = invocation if order.awakeable is None else AwakeableId(invocation, order.awakeable)
+    return sending._replace(order=order, target=str(target))
 
 
 def check_signal_name(name: object) -> None:

@@ -9,13 +9,14 @@ from typing_extensions import TypeForm
 
 from ..journal.errors import UnknownObject
 from ..journal.key import InvocationId, new_invocation_id
+from ..journal.outcomes import first_of
 from ..journal.requests import Request
 from ..journal.signals import message_raw_id
-from ..objects.verdicts import UnknownTarget, WaitVerdict
+from ..objects.verdicts import Expired, UnknownTarget, WaitVerdict
 from .bounds import check_text
 from .handle import Timeout, seconds_of, value_of
 from .remote import Patience
-from .signal_orders import SOME_KEY, Sending, completion, packed_rejection, packed_value, signal, verdict_for
+from .signal_orders import SOME_KEY, Sending, completion, packed_rejection, packed_value, signal, to_first, verdict_for
 from .sizing import partitions_for
 
 if TYPE_CHECKING:
@@ -194,6 +195,17 @@ class SignalSender:
             return UnknownTarget()
         if message_id is not None:
             check_text("message_id", message_id)
+        told = await self._ask(space, sending, message_id, patience)
+        invocation = sending.order.invocation
+        if invocation is None or not isinstance(told, Expired | UnknownTarget):
+            return told
+        result = partial(self.store.call, "GET", space.result(invocation))
+        first = first_of(await self.remote.persist(result, patience))
+        return told if first is None else await self._ask(space, to_first(sending, first), message_id, patience)
+
+    async def _ask(
+        self, space: PartitionSpace, sending: Sending, message_id: str | None, patience: Patience
+    ) -> WaitVerdict:
         raw_id = new_invocation_id() if message_id is None else message_raw_id(sending.target, message_id)
         order = sending.order
         request = Request(sending.kind, raw_id, "", sending.key, order.encode(), client=self._id)
