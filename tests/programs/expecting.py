@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
 from .generating import Program
@@ -11,12 +12,16 @@ from .model import Invocation, World
 
 #: How many schedules are tried before a program is run, and how many more for an outcome that none of them had.
 SCHEDULES: Final = 12
-SEARCHED: Final = 500
+SEARCHED: Final = 1_200
 
 
 def outcome_of(program: Program, schedule: int | None) -> dict[str, Any]:
     """Return what the model comes to under one schedule."""
-    world = World(schedule)
+    return outcome_in(World(schedule), program)
+
+
+def outcome_in(world: World, program: Program) -> dict[str, Any]:
+    """Return what the model comes to in a world."""
     answers: list[Any] = []
     roots: set[int] = set()
     for action in program.actions:
@@ -86,7 +91,38 @@ def written(outcome: dict[str, Any]) -> str:
     return json.dumps(outcome, sort_keys=True)
 
 
-def outcomes(program: Program, count: int = SCHEDULES, first: int = 0) -> Iterator[dict[str, Any]]:
+def outcomes(program: Program, count: int = SCHEDULES) -> Iterator[dict[str, Any]]:
     """Give what the model comes to under one schedule after the other."""
-    for number in range(first, first + count):
+    for number in range(count):
         yield outcome_of(program, None if number == 0 else program.seed * 10_007 + number)
+
+
+def searched(program: Program, distance: Callable[[dict[str, Any]], int], count: int = SEARCHED) -> dict[str, Any]:
+    """Return the nearest outcome to one that was found: schedules that come near to it are changed at one point.
+
+    Args:
+        program: The program.
+        distance: How far an outcome is from it; 0 for the same.
+        count: How many schedules are tried.
+    """
+    source = random.Random(program.seed)
+    nearest: tuple[int, dict[str, Any], list[float]] | None = None
+    for number in range(count):
+        prefix: list[float] = []
+        if nearest is not None and number % 8:
+            prefix = _changed(source, nearest[2])
+        world = World(source.randrange(1 << 30), prefix)
+        outcome = outcome_in(world, program)
+        found = distance(outcome), outcome, world.chosen
+        if nearest is None or found[0] <= nearest[0]:
+            nearest = found
+        if found[0] == 0:
+            break
+    assert nearest is not None
+    return nearest[1]
+
+
+def _changed(source: random.Random, chosen: list[float]) -> list[float]:
+    at = source.randrange(len(chosen))
+    rest = chosen[at + 1 :] if source.random() < 0.5 else []
+    return [*chosen[:at], source.random(), *rest]

@@ -11,7 +11,7 @@ import heapq
 import itertools
 import random
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -97,6 +97,7 @@ class Fiber:
         except (Exception, asyncio.CancelledError, Cancelled) as error:  # noqa: BLE001, it is its end
             self._end(None, error)
             return
+        assert self.park is not None
         self.park.fiber = self
         if self.park.result is not None:
             self.world.ready.append(self)
@@ -295,23 +296,27 @@ class World:
 
     Args:
         seed: Draws the schedule; None takes what comes first.
+        prefix: What is chosen before anything is drawn: numbers from 0 up to 1.
     """
 
-    def __init__(self, seed: int | None) -> None:
+    def __init__(self, seed: int | None, prefix: Sequence[float] = ()) -> None:
         self.random = random.Random(seed)
+        self._prefix = prefix
+        #: What was chosen, such as could be the prefix of another schedule.
+        self.chosen: list[float] = []
         #: How often what has become ready first is not what goes first.
         self.disorder = 0.0 if seed is None else self.random.choice([0.1, 0.5, 1.0])
         self.now = 0
         self.current: Fiber
         self.ready: list[Fiber] = []
-        self.channels: dict[Any, deque[Callable[[], None]]] = {}
+        self.channels: dict[Any, deque[Callable[[], object]]] = {}
         self.timers: list[tuple[int, int, Callable[[], None]]] = []
         self.objects: defaultdict[ObjectId, Object] = defaultdict(Object)
         self.invocations: dict[int, Invocation] = {}
         self.awakeables: dict[int, Awakeable] = {}
         self._numbers = itertools.count()
 
-    def post(self, channel: Any, deliver: Callable[[], None]) -> None:
+    def post(self, channel: Any, deliver: Callable[[], object]) -> None:
         """Have something happen, behind what goes the same way."""
         self.channels.setdefault(channel, deque()).append(deliver)
 
@@ -335,7 +340,7 @@ class World:
     def _settle(self) -> None:
         while self.ready or self.channels:
             ways = [*self.ready, *self.channels]
-            at = self.random.randrange(len(ways)) if self.random.random() < self.disorder else 0
+            at = int(self._choice() * len(ways))
             if at < len(self.ready):
                 self.ready.pop(at).step()
             else:
@@ -344,6 +349,15 @@ class World:
                 if not self.channels[way]:
                     del self.channels[way]
                 deliver()
+
+    def _choice(self) -> float:
+        at = len(self.chosen)
+        if at < len(self._prefix):
+            choice = self._prefix[at]
+        else:
+            choice = self.random.random() if self.random.random() < self.disorder else 0.0
+        self.chosen.append(choice)
+        return choice
 
     # Lanes.
 

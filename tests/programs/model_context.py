@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,8 @@ class ModelContext:
     """
 
     def __init__(self, world: World, invocation: Invocation) -> None:
-        from . import model
+        # The model makes contexts, so it can't be imported before they are there.
+        from . import model  # noqa: PLC0415
 
         self._world = world
         self._invocation = invocation
@@ -206,6 +207,7 @@ class ModelContext:
         """Make an awakeable."""
         del kind
         await self._begin()
+        await self.turn()
         return ModelAwakeable(self, self._model.Awakeable(self._invocation))
 
     async def wait_for(self, made: Awakeable, timeout: timedelta) -> Any:
@@ -280,6 +282,8 @@ class ModelContext:
         place = self._place(type_name, key)
         child = self._model.Invocation(self._world, script, place, frozenset())
         self._world.post((self._invocation.place, place, 0), lambda: self._world.arrive(child, _minutes(delay)))
+        # It has left before who sends it goes on.
+        await self.turn()
 
     # Branches.
 
@@ -357,7 +361,7 @@ class ModelContext:
             yield ModelTask(self, await following())
 
     @asynccontextmanager
-    async def task_group(self) -> AsyncIterator[ModelGroup]:
+    async def task_group(self) -> AsyncGenerator[ModelGroup]:
         """Run branches beside a block; none of them fails here."""
         group = ModelGroup(self)
         try:

@@ -1,8 +1,8 @@
 """What a generated handler does: one interpreter, which runs on the engine's context and on the model's alike.
 
 A script is `{"uid", "body", "on_cancel"}`; a body is a list of commands `[kind, number, ...]`, whose numbers are unique
-in a program; a branch is `{"body", "clean"}`. What differs from run to run stands behind a `#` and is no part of what is
-compared with the model: which execution of a step it was that counts, ids, random numbers, the time.
+in a program; a branch is `{"body", "clean"}`. What differs from run to run stands behind a `#` and is not compared with
+the model: which execution of a step it was that counts, ids, random numbers, the time.
 """
 
 from __future__ import annotations
@@ -205,7 +205,12 @@ class Play:
 
     async def do_stumble(self, number: int, times: int) -> None:
         """Fail as a whole, and go on from the journal."""
-        self.ctx.stumble(self.tag, number, times)
+        try:
+            self.ctx.stumble(self.tag, number, times)
+        except ValueError:
+            # What its other branches see from here on is no part of the journal.
+            self.saw.append(STUMBLED)
+            raise
 
     async def do_get(self, number: int, name: str) -> Any:
         """Read a state value."""
@@ -318,8 +323,7 @@ class Play:
             case "as_completed":
                 return [await done async for done in ctx.as_completed(*self.started(branches))]
             case "first_completed":
-                async for done in ctx.as_completed(*self.started(branches)):
-                    return await done
+                return await (await anext(aiter(ctx.as_completed(*self.started(branches)))))
             case _:
                 return await self.group(branches)
 
@@ -334,6 +338,8 @@ class Play:
         return [got, beside, tasks[-1].is_cancelled]
 
 
+#: Stands in what a run saw where it has failed.
+STUMBLED: Final = [0, "stumbled", None]
 #: Codes of failures that no command catches but the fork around it.
 UNCAUGHT: Final = ("fatal",)
 
