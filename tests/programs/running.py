@@ -16,7 +16,7 @@ from keylane import App, InvocationCancelled, InvocationFailed, Settings
 from keylane.journal.doctor.checkup import Plan, check_up
 from keylane.runtime.handle import Handle
 
-from .expecting import SCHEDULES, outcomes, plain, searched, written
+from .expecting import SCHEDULES, SEARCHED, outcomes, plain, searched, written
 from .generating import Program
 from .mortal import MortalHarness
 from .scripts import NAMES, STUMBLED, Ledger, handler_of, ledgers, objects, word_of
@@ -219,13 +219,14 @@ def tokens_of(value: Any) -> set[str]:
             return set()
 
 
-async def checked(program: Program, store_url: str, *, is_examined: bool = False) -> list[str]:
+async def checked(program: Program, store_url: str, *, is_examined: bool = False, tries: int = SEARCHED) -> list[str]:
     """Run a program and check what came of it.
 
     Args:
         program: The program.
         store_url: The store.
-        is_examined: Whether the doctor looks at what is open halfway.
+        is_examined: Whether the doctor looks at the store in the end.
+        tries: How many schedules are searched for an outcome that none of the first ones has.
 
     Returns:
         Where its workers were killed.
@@ -245,7 +246,7 @@ async def checked(program: Program, store_url: str, *, is_examined: bool = False
             if is_examined:
                 await played.check_progress()
             found = await played.outcome(places)
-            check(program, found, allowed)
+            check(program, found, allowed, tries)
             played.check_runs()
             await played.check_results()
             await played.check_nothing_is_left()
@@ -254,7 +255,7 @@ async def checked(program: Program, store_url: str, *, is_examined: bool = False
     return killed
 
 
-def check(program: Program, found: dict[str, Any], allowed: list[dict[str, Any]]) -> None:
+def check(program: Program, found: dict[str, Any], allowed: list[dict[str, Any]], tries: int) -> None:
     """Check that an outcome is one that some schedule of the model has.
 
     Raises:
@@ -263,7 +264,7 @@ def check(program: Program, found: dict[str, Any], allowed: list[dict[str, Any]]
     text = _without_untouched(found)
     if any(_without_untouched(each) == text for each in allowed):
         return
-    nearest = searched(program, partial(_distance, found))
+    nearest = searched(program, partial(_distance, found), tries)
     if _without_untouched(nearest) != text:
         raise Disagreement(f"no schedule of the model comes to this:\n{_differences(found, nearest)}")
 

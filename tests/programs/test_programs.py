@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
+from keylane import KeylaneError
 from keylane.runtime.conductor import Conductor
 from keylane.runtime.context import ExclusiveContext
 
 from .generating import Program, drawn
-from .running import Disagreement, checked
+from .running import checked
 
 pytestmark = pytest.mark.anyio
 
@@ -25,6 +26,10 @@ IN_CI: Final = 100
 IN_THE_NIGHT: Final = 2_000
 #: So many are looked at by the doctor, too, who watches owners for a while.
 EXAMINED_EVERY: Final = 20
+#: How a program ends that does not come to what it may come to.
+FAILURES: Final = (AssertionError, TimeoutError, KeylaneError, ExceptionGroup)
+#: How many schedules are searched where a wrong alarm does no harm.
+FEW: Final = 60
 
 
 def seeds(count: int) -> range:
@@ -42,7 +47,7 @@ async def run_all(chosen: range, store_url: str) -> int:
         program = drawn(seed)
         try:
             killed += len(await checked(program, store_url, is_examined=seed % EXAMINED_EVERY == 0))
-        except (Disagreement, TimeoutError) as error:
+        except FAILURES as error:
             wrong.append(
                 f"KEYLANE_PROGRAMS_SEED={seed}: {error}\nactions that it takes: {await smaller(program, store_url)}"
             )
@@ -65,8 +70,8 @@ async def smaller(program: Program, store_url: str, seconds: float = 20.0) -> li
 async def disagrees(program: Program, store_url: str) -> bool:
     """Return whether a program comes to what it may not come to."""
     try:
-        await checked(program, store_url)
-    except (Disagreement, TimeoutError):
+        await checked(program, store_url, tries=FEW)
+    except FAILURES:
         return True
     return False
 
@@ -99,6 +104,7 @@ def always_quiet(_conductor: Conductor) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.counts_runs
 @pytest.mark.parametrize(
     ("owner", "name", "without", "chosen"),
@@ -118,4 +124,12 @@ async def test_without_a_safeguard_programs_disagree(
 ) -> None:
     """Programs that agree only where the engine keeps its order and its reads are told from others."""
     monkeypatch.setattr(owner, name, without)
-    assert [seed for seed in chosen if await disagrees(drawn(seed), store_url)]
+    assert await any_disagrees(chosen, store_url)
+
+
+async def any_disagrees(chosen: Sequence[int], store_url: str) -> bool:
+    """Run programs until one of them disagrees."""
+    for seed in chosen:
+        if await disagrees(drawn(seed), store_url):
+            return True
+    return False
