@@ -71,9 +71,10 @@ class Standstill:
             del sleepers[self._invocation.raw_id]
 
     def _wake(self, future: asyncio.Future[None]) -> None:
+        error = None if future.cancelled() else future.exception()
         if future is self._sleeper:
             self.end()
-            self._woken(None if future.cancelled() else future.exception())
+            self._woken(error)
 
     def end(self) -> None:
         """Go on, if it lasts."""
