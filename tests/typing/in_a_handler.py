@@ -88,7 +88,7 @@ async def refused_waits(ctx: ObjectContext) -> None:
     await ctx.signal("paid")  # type: ignore[call-arg]  # E what it carries has to be said
     await ctx.signal(3, int)  # type: ignore[arg-type]  # E a name is text
     _wrong: int = await ctx.signal("paid", str)  # type: ignore[arg-type]  # E another type
-    _other: int = await (await ctx.awakeable(str))  # type: ignore[assignment]  # E another type
+    _other: int = await (await ctx.awakeable(str))  # type: ignore[arg-type]  # E another type
 
 
 def blocking_waits(ctx: BlockingObjectContext) -> None:
@@ -111,7 +111,7 @@ async def branches(ctx: ObjectContext) -> None:
         assert_type(task, DurableTask[Ask])
         assert_type(await task, Ask)
         group.create_task(read_order)  # type: ignore[arg-type]  # E a function that is not called
-    _wrong: tuple[int, int] = await ctx.gather(ctx.sleep(1), ctx.sleep(1))  # type: ignore[assignment, arg-type]  # E other results
+    _wrong: tuple[int, int] = await ctx.gather(ctx.sleep(1), ctx.sleep(1))  # type: ignore[assignment]  # E other results
 
 
 def blocking_messages(ctx: BlockingObjectContext) -> None:
