@@ -201,11 +201,18 @@ def told(run: list[Any], longest: list[Any]) -> list[Any]:
     """Return what a run saw, without what the clock said behind the last thing that was recorded with a result."""
     results = [number for number, saw in enumerate(longest) if saw[1] in RESULTS]
     last = max(results, default=-1)
-    return [saw if at < last or not _is_time(saw) else saw[:2] for at, saw in enumerate(run)]
+    return [saw if at < last else without_times(saw) for at, saw in enumerate(run)]
 
 
-def _is_time(saw: list[Any]) -> bool:
-    return saw[1] == "note" and isinstance(saw[2], str) and saw[2].startswith("time#")
+def without_times(value: Any) -> Any:
+    """Return what was seen without what the clock said."""
+    match value:
+        case str() if value.startswith("time#"):
+            return "time"
+        case list():
+            return [without_times(each) for each in cast("list[Any]", value)]
+        case _:
+            return value
 
 
 def tokens_of(value: Any) -> set[str]:

@@ -99,19 +99,13 @@ async def no_turn(_conductor: Conductor) -> None:
     """Stand for the wait until all branches have come to rest."""
 
 
-def always_quiet(_conductor: Conductor) -> bool:
-    """Stand for the look whether each branch waits."""
-    return True
-
-
 @pytest.mark.slow
 @pytest.mark.counts_runs
 @pytest.mark.parametrize(
     ("owner", "name", "without", "chosen"),
     [
         pytest.param(ExclusiveContext, "carried", no_reads, (0, 2, 3, 5), id="what records carry"),
-        pytest.param(Conductor, "_is_quiet", always_quiet, (4, 6, 8, 9, 10, 19), id="hand-over when all is quiet"),
-        pytest.param(Conductor, "turn", no_turn, (15, 37), id="commands in turn"),
+        pytest.param(Conductor, "turn", no_turn, (15,), id="commands in turn"),
     ],
 )
 async def test_without_a_safeguard_programs_disagree(
@@ -123,8 +117,10 @@ async def test_without_a_safeguard_programs_disagree(
     chosen: tuple[int, ...],
 ) -> None:
     """Programs that agree only where the engine keeps its order and its reads are told from others."""
+    agreeing = [seed for seed in chosen if not await disagrees(drawn(seed), store_url)]
+    assert agreeing
     monkeypatch.setattr(owner, name, without)
-    assert await any_disagrees(chosen, store_url)
+    assert await any_disagrees(agreeing, store_url)
 
 
 async def any_disagrees(chosen: Sequence[int], store_url: str) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from datetime import timedelta
 from itertools import count
 from typing import Any, cast
@@ -248,6 +248,33 @@ async def test_what_a_command_has_to_look_up_does_not_change_what_other_branches
 
     code["counts"] = counts
     assert await runtime.client.call(work, f"acme/{secrets.token_hex(4)}", "counts", timeout=20) == [0, 0, 1]
+
+
+async def test_branches_of_a_branch_that_is_cut_off_clean_up_before_it_does(forced: tuple[Runtime, str]) -> None:
+    """What they waited for is given up with the first thing that they record after it."""
+    runtime, _ = forced
+
+    async def nested(ctx: ObjectContext) -> list[str]:
+        cleaned: list[str] = []
+
+        async def cleaning(name: str, doing: Awaitable[Any]) -> Any:
+            try:
+                return await doing
+            except asyncio.CancelledError:
+                cleaned.append((await ctx.run(f"clean {name}", token, name)).split()[0])
+                raise
+
+        async def quick() -> None:
+            await ctx.sleep(0.02)
+
+        inner = ctx.select(a=cleaning("a", ctx.sleep(100)), b=cleaning("b", ctx.sleep(200)))
+        await ctx.select(quick=quick(), slow=cleaning("outer", inner))
+        await ctx.sleep(0.01)
+        return cleaned
+
+    code["nested"] = nested
+    key = f"acme/{secrets.token_hex(4)}"
+    assert await runtime.client.call(work, key, "nested", timeout=20) == ["a", "b", "outer"]
 
 
 async def test_a_block_that_a_failed_attempt_interrupts_waits_on_in_the_next_one(runtime_of_crew: Runtime) -> None:
