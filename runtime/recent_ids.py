@@ -21,6 +21,10 @@ class RecentIds:
         """Return whether an id was noted a moment ago."""
         return raw_id in self._noted
 
+    def __len__(self) -> int:
+        """Return how many ids are remembered."""
+        return len(self._noted)
+
     def __iter__(self) -> Iterator[bytes]:
         """Return the ids, the oldest first."""
         return iter(self._noted)
