@@ -136,6 +136,7 @@ async def test_a_lost_lane_of_one_that_waits_for_another_object_is_named_and_wri
         assert await ward.kinds() == []
 
 
+@pytest.mark.counts_runs
 async def test_what_was_resumed_over_an_open_call_stands_still_and_is_healthy(ward: Ward, tmp_path: Path) -> None:
     """Its newest record says that it is queued, and an older one for what it waits."""
     gate = gate_of(tmp_path)

@@ -167,6 +167,7 @@ async def test_another_owner_replays_what_a_restart_has_left(store_url: str, nam
     assert drawn[-1] == drawn[0]
 
 
+@pytest.mark.counts_runs
 async def test_the_reply_to_a_call_that_does_not_count_is_not_taken_for_that_to_the_new_one(
     store_url: str, namespace: str
 ) -> None:
@@ -199,6 +200,7 @@ async def test_the_reply_to_a_call_that_does_not_count_is_not_taken_for_that_to_
         assert await handle.result(timeout=10) == "quick 1"
 
 
+@pytest.mark.counts_runs
 async def test_a_sleep_that_does_not_count_wakes_nobody(store_url: str, namespace: str) -> None:
     """Its due time goes with it."""
     made = VirtualObject("Desk", owner="tests", partitions=1, retry=QUICK)
