@@ -6,8 +6,8 @@
 --
 -- Answers {partition time, length of the list, 1 when the lane is runnable, id at the head of the list or empty}, and
 -- behind that for each invocation: its place in the list from 0, -2 when it is set aside, or -1, the milliseconds for
--- which its stream is kept (-1 for ever, -2 when it has none), its due time or empty, 1 when it has a result, name and bytes of its newest record or
--- empty.
+-- which its stream is kept (-1 for ever, -2 when it has none), its due time or empty, 1 when it has a result, name and
+-- bytes of its newest record or empty.
 -- Refuses WRONGKEYTYPE key.
 
 local function examine(keys, argv)

@@ -189,13 +189,13 @@ async def test_a_foreign_key_is_named_and_left_alone(
 
 @pytest.mark.anyio
 async def test_a_short_lane_is_read_in_one_turn(reads: Reads, space: PartitionSpace) -> None:
-    """State and list together; nothing more where nothing is open."""
+    """State, list and what was set aside together; nothing more where nothing is open."""
     await write(reads.store, space, [delta(a=b"1")] * 3)
     reads.sent.clear()
 
     assert (await read_lane(reads.store, space, KEY)).state.values == {"a": b"1"}
 
-    assert [words[0] for words in reads.sent] == ["XREVRANGE", "LRANGE"]
+    assert [words[0] for words in reads.sent] == ["XREVRANGE", "LRANGE", "SMEMBERS"]
 
 
 @pytest.mark.anyio

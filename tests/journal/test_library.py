@@ -273,7 +273,7 @@ async def test_only_functions_that_read_may_be_called_as_such(each_store_url: st
     async with Store(each_store_url, namespace=namespace) as store:
         space = store.space("Order", 0)
         await took(store)
-        keys = [space.owner, space.due, space.runnable, space.lane("acme/a")]
+        keys = [space.owner, space.due, space.runnable, space.lane("acme/a"), space.set_aside("acme/a")]
         words = (*store.words(verb, keys, read_only=True), 1)
         if verb in READ_ONLY:
             await store.call(*words)

@@ -157,7 +157,7 @@ async def look_through(store: Store) -> None:
 
 async def look_closely(store: Store) -> None:
     space, _ = await took(store)
-    fixed = [space.owner, space.due, space.runnable, space.lane(KEY)]
+    fixed = [space.owner, space.due, space.runnable, space.lane(KEY), space.set_aside(KEY)]
     keys = [*fixed, space.invocation(SHORT), space.result(SHORT)]
     answer = await store.fcall("examine", keys, [KEY, SHORT], read_only=True)
     assert answer[1:] == [0, 0, b"", -1, -2, b"", 0, b"", b""]
@@ -310,6 +310,7 @@ async def test_every_function_declares_every_key_that_it_touches(
     space, registry = store.space("Order", 0), registry_key(store.namespace)
     submission = [space.owner, space.inbox, space.inbox_channel, space.result(SHORT), space.invocation(SHORT)]
     delivery = [space.owner, space.inbox, space.marks, space.inbox_channel, *submission[-2:]]
+    lane = [space.owner, space.due, space.runnable, space.lane(KEY), space.set_aside(KEY)]
     token = b"t" * 16
 
     answers = {
@@ -325,7 +326,7 @@ async def test_every_function_declares_every_key_that_it_touches(
             ("recall", [space.owner, space.idempotency(DAY), space.idempotency(DAY - 1)], [b"d" * 16]),
             ("commit", *only_keys_and_arguments(batches(store, space, Tenure(1, token))[0])),
             ("survey", [space.owner, space.object(KEY)], []),
-            ("examine", [space.owner, space.due, space.runnable, space.lane(KEY), *submission[3:][::-1]], [KEY, SHORT]),
+            ("examine", [*lane, *submission[3:][::-1]], [KEY, SHORT]),
             ("mend", [space.owner], [4]),
             ("deliver", delivery, ["Stock.2", "1-abcdef01", 1, "", 5, b"message"]),
             ("release", [space.owner], [1, token]),

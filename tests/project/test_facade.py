@@ -7,7 +7,7 @@ from types import ModuleType
 import keylane
 
 #: Found in the façade because they are its folders and its modules, not because they are offered.
-SUBMODULES = {"journal", "objects", "runtime", "testing"}
+SUBMODULES = {"journal", "objects", "pytest_plugin", "runtime", "testing"}
 
 
 def test_all_names_are_sorted_and_equal_the_public_names() -> None:
