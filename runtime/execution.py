@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from functools import partial
@@ -278,6 +279,7 @@ class Execution:
         if ctx.is_stale or invocation.ended:
             return
         if ctx.ended_by is not None:
+            await _landed(lane, ctx)
             self._unwound(lane, invocation)
             return
         policy = invocation.handler.retry or self._retry
@@ -341,3 +343,12 @@ def arguments_of(handler: Handler[Any, Any], payload: bytes | None) -> tuple[Any
         return (boundary.load(payload),)
     except Undecodable as error:
         raise InvalidInput(boundary.where, str(error)) from error
+
+
+async def _landed(lane: Lane, ctx: ExclusiveContext) -> None:
+    """Wait until it is known what became of the results that a run had on their way: the next run begins from them."""
+    gate = lane.gate() if ctx.in_flight else None
+    if gate is not None:
+        with contextlib.suppress(Exception):
+            # What the store refuses takes the lane back to what is durable.
+            await gate

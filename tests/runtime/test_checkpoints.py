@@ -389,6 +389,7 @@ async def test_a_large_result_that_was_kept_back_is_written_apart(runtime: Runti
 
 
 @pytest.mark.parametrize("handler", [branches_after_steps, branches_after_steps_meanwhile])
+@pytest.mark.counts_runs
 async def test_branches_go_on_from_results_that_are_not_written_yet(runtime: Runtime, handler: Any) -> None:
     """Whatever the mode, the journal has them in the order in which the code saw them."""
     assert await runtime.client.call(handler, KEY) == ["a", "b", "c", "d"]
@@ -397,6 +398,7 @@ async def test_branches_go_on_from_results_that_are_not_written_yet(runtime: Run
 
 
 @pytest.mark.parametrize("handler", [undone, undone_meanwhile])
+@pytest.mark.counts_runs
 async def test_undoing_begins_from_what_the_journal_has(runtime: Runtime, store_url: str, handler: Any) -> None:
     """To begin it is a durable point, and each undo is written before the next one begins."""
     with pytest.raises(InvocationFailed):
@@ -408,6 +410,16 @@ async def test_undoing_begins_from_what_the_journal_has(runtime: Runtime, store_
     assert written == [Accepted, "a", "b", CompensationStarted, "undo a", Failed]
 
 
+async def test_an_async_run_that_is_ended_goes_on_behind_what_it_had_on_its_way(runtime: Runtime) -> None:
+    """The next run begins once it is known what of it is durable: no step of it runs twice."""
+    runtime.worker.force("replay")
+
+    assert await runtime.client.call(far_ahead, KEY, 5, timeout=10) == 5
+
+    assert ran == {f"a-{number}": 1 for number in range(5)}
+
+
+@pytest.mark.counts_runs
 async def test_an_async_handler_is_a_bounded_number_of_results_ahead_of_its_records(
     runtime: Runtime, store_url: str
 ) -> None:
@@ -419,6 +431,7 @@ async def test_an_async_handler_is_a_bounded_number_of_results_ahead_of_its_reco
     assert kinds(store_url, runtime) == [Accepted, *[StepCompleted] * count, Completed]
 
 
+@pytest.mark.counts_runs
 async def test_what_an_async_handler_built_on_a_refused_result_is_thrown_away(runtime: Runtime, store_url: str) -> None:
     """It runs again from what is durable, and answers once, with state that counts it once."""
     blobs = space_of(runtime).blobs(KEY)
