@@ -309,6 +309,7 @@ async def few_records(store_url: str, namespace: str) -> AsyncIterator[Runtime]:
         yield runtime
 
 
+@pytest.mark.counts_runs
 async def test_an_invocation_with_too_many_records_is_parked_before_its_next_step(few_records: Runtime) -> None:
     """With a reason that says what to do; it does not run a step that it could not record."""
     ran.clear()
@@ -400,6 +401,7 @@ def test_a_reading_of_an_inbox_asks_for_as_much_as_fits_into_a_reply() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.counts_runs
 async def test_the_biggest_run_can_be_described_taken_over_and_parked(store_url: str, namespace: str) -> None:
     """Ten thousand records, with values up to the limit among them: no reply and no function call gets large."""
     async with Runtime(press, store=store_url, namespace=namespace) as runtime:

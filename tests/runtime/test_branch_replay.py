@@ -315,6 +315,7 @@ async def test_a_failed_attempt_gives_nothing_up_that_the_next_one_waits_for(run
     assert await runtime_of_crew.client.call(work, "acme/f", "flaky", timeout=20) == "fine"
 
 
+@pytest.mark.counts_runs
 async def test_what_branches_record_beside_a_failed_attempt_gives_nothing_up_for_it(runtime_of_crew: Runtime) -> None:
     """While the failure is on its way to the handler, others do not know of it: the next attempt may have none."""
     attempts = count()

@@ -309,6 +309,7 @@ async def test_a_handler_with_branches_is_told_by_an_owner_that_replays_it(
     assert "told" in trail
 
 
+@pytest.mark.counts_runs
 async def test_a_step_of_a_branch_is_let_finish_and_no_other_begins(runtime: Runtime) -> None:
     """What runs is recorded before the handler is told; a branch that would begin a step is held back."""
     gates.update({name: anyio.Event() for name in ("held", "held begun")})
