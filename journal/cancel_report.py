@@ -20,8 +20,8 @@ from .command_records import (
     TimerSet,
     WaitStarted,
 )
+from .history import read_result
 from .key import InvocationId, format_id
-from .lane_reading import ask
 from .noted import Bound, Noted, in_words, noted, read_stream, standing_of
 from .outcomes import Outcome, Replayed, Stopped, Succeeded, decode_outcome
 from .records import CancelRequested, Killed, Paused, PauseReason, Record
@@ -217,8 +217,7 @@ async def _look(store: Store, invocation: InvocationId) -> tuple[list[Record], C
     if records:
         standing, _ = standing_of(notes, is_whole=True)
         return records, _outcome_of(standing)
-    key = space.result(invocation.raw)
-    (data,) = await ask(store, [("GET", key)], [key])
+    data = await read_result(store, space, invocation.raw)
     if data is None:
         return [], CancelOutcome.OPEN
     try:

@@ -1,4 +1,4 @@
-"""Looks back into an object's history for one invocation."""
+"""What is left of one invocation: its first record, its result, and its place in the history of its object."""
 
 from __future__ import annotations
 
@@ -55,6 +55,18 @@ async def read_acceptance(store: Store, space: PartitionSpace, raw_id: bytes) ->
     except (LookupError, Undecodable):
         return None
     return record if isinstance(record, Accepted) else None
+
+
+async def read_result(store: Store, space: PartitionSpace, raw_id: bytes) -> bytes | None:
+    """Return the encoded outcome of an invocation, None where none is kept.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands where the result belongs.
+    """
+    key = space.result(raw_id)
+    (data,) = await ask(store, [("GET", key)], [key])
+    return data
 
 
 async def _whole(store: Store, space: PartitionSpace, key_text: str, packed: bytes | None) -> bytes | None:

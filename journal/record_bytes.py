@@ -215,7 +215,7 @@ def _wait_withdrawn(r: WaitWithdrawn) -> bytes:
 
 
 def _cancel_requested(r: CancelRequested) -> bytes:
-    return pack((_CANCEL_REQUESTED, r.request, r.by, r.reason, r.cascades, r.client))
+    return pack((_CANCEL_REQUESTED, r.request, r.by, r.reason, r.cascades))
 
 
 def _cancel_delivered(r: CancelDelivered) -> bytes:
@@ -316,7 +316,7 @@ _LAYOUTS: Final[Mapping[int, Layout[Record]]] = {
     _WAIT_EXPIRED: Layout(WaitExpired, (a_place,)),
     _SIGNAL_RECEIVED: Layout(SignalReceived, (a_text, _maybe_place, some_bytes, some_bytes, a_text)),
     _WAIT_WITHDRAWN: Layout(WaitWithdrawn, (a_place, *_context)),
-    _CANCEL_REQUESTED: Layout(CancelRequested, (some_bytes, a_text, a_text, a_flag, _maybe_bytes)),
+    _CANCEL_REQUESTED: Layout(CancelRequested, (some_bytes, a_text, a_text, a_flag)),
     _CANCEL_DELIVERED: Layout(CancelDelivered, (a_place, *_context)),
     _CANCELLED: Layout(Cancelled, (a_text, a_text)),
     _KILLED: Layout(Killed, (a_text, a_text)),

@@ -166,14 +166,12 @@ class CancelRequested:
         by: Who asked.
         reason: Why.
         cascades: Whether what it has sent is to be cancelled as well.
-        client: Id of the client that waits for the report, if one does.
     """
 
     request: bytes
     by: str
     reason: str
     cascades: bool = False
-    client: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from ..journal.errors import (
     ResultExpired,
     StoreUnavailable,
 )
+from ..journal.history import read_result
 from ..journal.messages import Attached, Held, closes
 from ..journal.outcomes import Outcome, Replayed, Succeeded, decode_outcome, encode_outcome
 from ..journal.records import Accepted, Cancelled, Completed, Killed
@@ -185,7 +186,7 @@ class Attaching:
         partition, space = each.partition, each.partition.space
         if self._is_back(each):
             return
-        data: bytes | None = await self._store.call("GET", space.result(each.target))
+        data = await read_result(self._store, space, each.target)
         if data is not None:
             await self._answer_with(each, decode_outcome(data))
             return
@@ -269,7 +270,7 @@ class Attaching:
             self._errands.add_later(BEING_READ_AGAIN_SECONDS, partial(self._make_sure, each))
             return
         try:
-            data: bytes | None = await self._store.call("GET", partition.space.result(each.target))
+            data = await read_result(self._store, partition.space, each.target)
         except StoreUnavailable:
             self._errands.add_later(STORE_AGAIN_SECONDS, partial(self._make_sure, each))
             return

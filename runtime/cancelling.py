@@ -16,6 +16,7 @@ from ..journal.cancel_order import CancelOrder
 from ..journal.codec import pack
 from ..journal.command_records import CancelDelivered, CompensationSkipped
 from ..journal.errors import CallError, Fenced, StoreError, StoreUnavailable, Suspended
+from ..journal.history import read_result
 from ..journal.outcomes import Stopped, Succeeded, encode_outcome, first_of
 from ..journal.records import Accepted, CancelRequested, PauseReason, Record
 from ..journal.requests import Request, RequestKind
@@ -120,7 +121,7 @@ class Cancelling:
             return
         try:
             (found,), _, claims = await self._loading.read(partition, [raw_id])
-            result = await self._store.call("GET", partition.space.result(raw_id))
+            result = await read_result(self._store, partition.space, raw_id)
             first = first_of(result)
         except StoreUnavailable:
             self._again(asked)
@@ -202,7 +203,7 @@ class Cancelling:
         request, order = asked.request, asked.order
         if not invocation.accepted:
             accept_in_order(lane, invocation)
-        fact = CancelRequested(request.invocation, order.by, order.reason, order.cascades, request.client)
+        fact = CancelRequested(request.invocation, order.by, order.reason, order.cascades)
         writes = [*_note(lane, invocation, fact), *self._answered(asked, GOING)]
         delivered = _delivered(invocation)
         if delivered is not None:

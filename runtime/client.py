@@ -14,7 +14,6 @@ from typing_extensions import TypeForm
 from ..journal import reading
 from ..journal.background import Background
 from ..journal.cancel_report import CancelReport
-from ..journal.codec import Undecodable
 from ..journal.descriptions import InvocationDescription, ObjectDescription
 from ..journal.endpoint import find_endpoint
 from ..journal.errors import CallError, CallTimeout, StoreUnavailable
@@ -22,16 +21,14 @@ from ..journal.inbox import comparable
 from ..journal.key import InvocationId, Key, new_invocation_id, parse_id
 from ..journal.keyspace import PartitionSpace
 from ..journal.outcomes import Replayed, Succeeded
-from ..journal.record_bytes import decode
-from ..journal.records import Accepted, Paused
-from ..journal.requests import CLIENT_BYTES, Request, RequestKind, RestartOrder
+from ..journal.records import Paused
+from ..journal.requests import CLIENT_BYTES, RequestKind
 from ..journal.store import Store
 from ..journal.urls import EmbeddedAddress, parse_store_url
 from ..objects.handler import Handler, NoInput
 from ..objects.settings import Settings
 from ..objects.types import Boundary, boundary_of
 from .answers import Answers, Ended
-from .bounds import check_decision, check_number
 from .cancel_client import CancelClient
 from .door import DoorClosed, LocalDoor, LocalRoutes
 from .explaining import explained
@@ -309,51 +306,6 @@ class Client(SignalSender, Operating):
         space = self._places.known(object_name, str(parsed)) or await self._places.learned(object_name, str(parsed))
         return await reading.inspect(self.store, space, parsed, timeline_entries=timeline_entries)
 
-    async def restart(
-        self,
-        invocation_id: str,
-        *,
-        keep: int,
-        reason: str,
-        by: str,
-        version: int | None = None,
-        timeout: Timeout = None,
-    ) -> None:
-        """Let a parked invocation go on from an earlier command: what it did from there on is done anew.
-
-        What stays gives the same results, random numbers and ids as before; what is drawn behind it is the same, too.
-        Other objects are called and sent to anew, under new ids; calls whose reply was waited for are not cancelled.
-        What was written to the state stays written.
-
-        Args:
-            invocation_id: The invocation.
-            keep: How many commands stay, counted as `describe` shows them; the one of this index is the first to run
-                again, and so does all that branches did behind the one before it.
-            reason: Why, for the record.
-            by: Who decides it, for the record.
-            version: The version of its handler that it goes on with; without it, the one that it has.
-            timeout: How long to wait for the owner's verdict.
-
-        Raises:
-            CallError: It is not paused, not known, or has not so many commands; or the version is not there.
-            CallTimeout: The time passed; the request stays where it is.
-        """
-        check_number("keep", keep)
-        if version is not None:
-            check_number("version", version)
-        invocation = parse_id(invocation_id)
-        check_decision(by, reason)
-        order = RestartOrder(invocation.raw, keep, by, reason, version)
-        await self._order_about(invocation, RequestKind.RESTART, order.encode(), timeout)
-
-    async def _order_about(self, invocation: InvocationId, kind: RequestKind, order: bytes, timeout: Timeout) -> None:
-        """Ask the owner of an invocation to do something about it, and wait for its verdict."""
-        space = self.space_of(invocation)
-        key_text = await self._key_of(space, invocation)
-        request = Request(kind, new_invocation_id(), "", key_text, order, client=self._id)
-        ended = await self.remote.ask(space, request, Patience(seconds_of(timeout)))
-        await self.output_of(ended, invocation, None)
-
     async def cancel(
         self,
         invocation_id: str,
@@ -533,18 +485,3 @@ class Client(SignalSender, Operating):
             return patience.spent(space, raw_id)
         why = self.store.why_waiting(space)
         return CallTimeout(patience.seconds or 0.0) if why is None else self.remote.unknown_fate(patience, why)
-
-    async def _key_of(self, space: PartitionSpace, invocation: InvocationId) -> str:
-        """Return the key of an invocation that has a stream.
-
-        Raises:
-            CallError: It has none: it was never parked, or it is not known any more.
-        """
-        entries = await self.store.call("XRANGE", space.invocation(invocation.raw), "-", "+", "COUNT", "1")
-        try:
-            record = decode(entries[0][1][1])
-        except (LookupError, Undecodable):
-            record = None
-        if not isinstance(record, Accepted):
-            raise CallError("it is not paused", invocation_id=str(invocation))
-        return record.key

@@ -15,6 +15,7 @@ from ..journal.blobs import parts_of
 from ..journal.codec import Undecodable, pack
 from ..journal.errors import Fenced, InternalError, KeylaneError
 from ..journal.futures import resolve
+from ..journal.history import read_result
 from ..journal.lane_reading import OpenInvocation, ask, read_invocations
 from ..journal.outcomes import (
     IdempotencyEntry,
@@ -246,7 +247,7 @@ class Mending:
                 return await self._mark_of_result(space, raw_id, last)
 
     async def _mark_of_result(self, space: PartitionSpace, raw_id: bytes, last: Record | None) -> OutcomeMark | None:
-        (data,) = await ask(self._store, [("GET", space.result(raw_id))], [space.result(raw_id)])
+        data = await read_result(self._store, space, raw_id)
         if last is not None or data is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Pausing and resuming, as operators ask for it: an invocation, an object, or all objects of a type."""
+"""What operators ask for: that an invocation, an object or all of a type stop, go on, or begin again from earlier."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, overload
 import anyio
 
 from ..journal.errors import CallError, InvalidKey, KeylaneError, UnknownObject
+from ..journal.history import read_acceptance
 from ..journal.key import InvocationId, Key, new_invocation_id, parse_id
 from ..journal.pauses import PauseOrder
-from ..journal.requests import Request, RequestKind, ResumeOrder
+from ..journal.requests import Request, RequestKind, RestartOrder, ResumeOrder
 from ..journal.types_registry import read_types
 from ..objects.virtual_object import VirtualObject
-from .bounds import check_decision
+from .bounds import check_decision, check_number
 from .handle import Timeout, seconds_of, value_of
 from .remote import Patience
 
@@ -121,6 +122,43 @@ class Operating:
         if not any(were_paused):
             raise CallError(f"{_name_of(target)}{'' if key is None else f' {key}'} is not paused")
 
+    async def restart(
+        self,
+        invocation_id: str,
+        *,
+        keep: int,
+        reason: str,
+        by: str,
+        version: int | None = None,
+        timeout: Timeout = None,
+    ) -> None:
+        """Let a parked invocation go on from an earlier command: what it did from there on is done anew.
+
+        What stays gives the same results, random numbers and ids as before; what is drawn behind it is the same, too.
+        Other objects are called and sent to anew, under new ids; calls whose reply was waited for are not cancelled.
+        What was written to the state stays written.
+
+        Args:
+            invocation_id: The invocation.
+            keep: How many commands stay, counted as `describe` shows them; the one of this index is the first to run
+                again, and so does all that branches did behind the one before it.
+            reason: Why, for the record.
+            by: Who decides it, for the record.
+            version: The version of its handler that it goes on with; without it, the one that it has.
+            timeout: How long to wait for the owner's verdict.
+
+        Raises:
+            CallError: It is not paused, not known, or has not so many commands; or the version is not there.
+            CallTimeout: The time passed; the request stays where it is.
+        """
+        check_number("keep", keep)
+        if version is not None:
+            check_number("version", version)
+        invocation = parse_id(invocation_id)
+        check_decision(by, reason)
+        order = RestartOrder(invocation.raw, keep, by, reason, version)
+        await self._order_one(RequestKind.RESTART, invocation, order.encode(), timeout)
+
     async def _order_one(self, kind: RequestKind, invocation: InvocationId, payload: bytes, timeout: Timeout) -> None:
         space = self.store.space(invocation.type_name, invocation.partition)
         key_text = await self._key_of(space, invocation)
@@ -170,7 +208,15 @@ class Operating:
         return value_of(await self.remote.ask(space, request, patience), None, invocation_id, "")
 
     async def _key_of(self, space: PartitionSpace, invocation: InvocationId) -> str:
-        raise NotImplementedError
+        """Return the key of an invocation that has a stream.
+
+        Raises:
+            CallError: It has none: it was never parked, or it is not known any more.
+        """
+        accepted = await read_acceptance(self.store, space, invocation.raw)
+        if accepted is None:
+            raise CallError("it is not paused", invocation_id=str(invocation))
+        return accepted.key
 
 
 def _invocation_of(target: VirtualObject | str, key: Key | str | None) -> InvocationId | None:

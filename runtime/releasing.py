@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ..journal.blobs import digest_of, is_reference, reference_to
 from ..journal.codec import REFERENCE_BYTES
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .context import ExclusiveContext
     from .invocation import Invocation
     from .lane import Lane
-
-NOTHING_EXPECTED: Final[tuple[str, ...]] = ()
 
 
 class LaneRelease:

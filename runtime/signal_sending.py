@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from typing_extensions import TypeForm
 
 from ..journal.errors import UnknownObject
+from ..journal.history import read_result
 from ..journal.key import InvocationId, new_invocation_id
 from ..journal.outcomes import first_of
 from ..journal.requests import Request
@@ -199,7 +200,7 @@ class SignalSender:
         invocation = sending.order.invocation
         if invocation is None or not isinstance(told, Expired | UnknownTarget):
             return told
-        result = partial(self.store.call, "GET", space.result(invocation))
+        result = partial(read_result, self.store, space, invocation)
         first = first_of(await self.remote.persist(result, patience))
         return told if first is None else await self._ask(space, to_first(sending, first), message_id, patience)
 

@@ -121,7 +121,7 @@ RECORDS: dict[str, Record] = {
     "signal_received": SignalReceived("approved", None, RAW_ID, b"\x92\x40\xc4\x01\x2a", "ada"),
     "signal_received_for_an_awakeable": SignalReceived("", (0, 1, 0), RAW_ID, b"\x92\x40\xc4\x01\x2a"),
     "wait_withdrawn": WaitWithdrawn((0, 1, 2), READS, (b"\x01",)),
-    "cancel_requested": CancelRequested(RAW_ID, "ada", "ordered twice", cascades=True, client=b"client01"),
+    "cancel_requested": CancelRequested(RAW_ID, "ada", "ordered twice", cascades=True),
     "cancel_delivered": CancelDelivered(7, READS, (b"\x01",)),
     "cancelled": Cancelled("ada", "ordered twice"),
     "killed": Killed("ada", "beyond repair"),

