@@ -25,8 +25,8 @@ from .key import InvocationId, format_id
 from .noted import Bound, Noted, in_words, noted, read_stream, standing_of
 from .outcomes import Outcome, Replayed, Stopped, Succeeded, decode_outcome
 from .records import CancelRequested, Killed, Paused, PauseReason, Record
+from .standing import Standing, Status
 from .store import Store
-from .transitions import Standing, Status
 
 #: Records of one invocation that are read.
 RECORDS: Final = Bound(10_000)

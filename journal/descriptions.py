@@ -11,7 +11,7 @@ from .outcomes import Failure
 from .place import Place as CommandPlace
 from .records import PauseReason
 from .requests import RequestKind
-from .transitions import Status
+from .standing import Status
 
 
 class Place(StrEnum):

@@ -15,9 +15,9 @@ from .open_reading import read_open
 from .pauses import told as told_pauses
 from .pauses import words_of
 from .snapshots import Entry
+from .standing import TERMINAL, Status
 from .store import Store
 from .surroundings import Surroundings
-from .transitions import TERMINAL, Status
 
 #: Entries of an object's history in which the end of the holder before is looked for.
 HISTORY_ENTRIES: Final = 50

@@ -53,8 +53,9 @@ from .records import (
 )
 from .restarting import what_counts
 from .snapshots import Entry
+from .standing import END_OF, Extras, OpenWait, Standing, Status
 from .store import Store
-from .transitions import END_OF, Extras, IllegalTransition, OpenWait, Standing, Status, replay
+from .transitions import IllegalTransition, replay
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

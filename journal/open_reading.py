@@ -26,10 +26,10 @@ from .place import format_place
 from .records import Accepted, CancelRequested, Paused, SignalReceived
 from .requests import Request
 from .snapshots import Entry, aside_of
+from .standing import Standing, Status
 from .store import Store
 from .surroundings import Surroundings
 from .timeline import in_words, turn_of
-from .transitions import Standing, Status
 
 #: Entries of an inbox that are looked through.
 INBOX: Final = Bound(2_000)

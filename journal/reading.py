@@ -41,10 +41,10 @@ from .pauses import words_of
 from .records import Accepted
 from .signal_reading import early_of, read_early
 from .snapshots import FIRST_VERSION, Entry, fold, is_whole
+from .standing import TERMINAL, Standing, Status
 from .store import Store
 from .surroundings import Surroundings, look
 from .timeline import read_timeline
-from .transitions import TERMINAL, Standing, Status
 
 #: Records of one invocation that are read.
 RECORDS: Final = Bound(2_000)

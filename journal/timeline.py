@@ -54,8 +54,8 @@ from .records import (
     SignalReceived,
 )
 from .snapshots import Entry, decode_values
+from .standing import END_OF
 from .store import Store
-from .transitions import END_OF
 
 #: Of so many long invocations the records are read, the newest ones first.
 INVOCATIONS_MAX: Final = 32

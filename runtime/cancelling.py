@@ -20,7 +20,7 @@ from ..journal.history import read_result
 from ..journal.outcomes import Stopped, Succeeded, encode_outcome, first_of
 from ..journal.records import Accepted, CancelRequested, PauseReason, Record
 from ..journal.requests import Request, RequestKind
-from ..journal.transitions import Standing, Status
+from ..journal.standing import Standing, Status
 from .aside import returning
 from .cancel_delivery import cancels, cascade
 from .due_times import entry_of, forget_due

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..journal.batch import Operation
     from ..journal.place import Place
     from ..journal.records import Record
-    from ..journal.transitions import Standing
+    from ..journal.standing import Standing
     from .invocation import Invocation
     from .partition import Partition
 

@@ -26,7 +26,7 @@ from ..journal.errors import (
 )
 from ..journal.outcomes import Rejected, Stopped, Succeeded
 from ..journal.records import PauseReason
-from ..journal.transitions import Status
+from ..journal.standing import Status
 from .aside import step_aside
 from .blocking_context import BlockingExclusiveContext
 from .bounds import check_unpacked, has_too_many_records, why_too_many

@@ -28,7 +28,7 @@ from ..journal.messages import Held, closes
 from ..journal.outcomes import Outcome, Succeeded, encode_outcome
 from ..journal.records import PauseReason
 from ..journal.requests import Request, RequestKind, RestartOrder, ResumeOrder
-from ..journal.transitions import Status
+from ..journal.standing import Status
 from .aside import resume_beside
 from .claims import Claims
 from .door import DoorClosed

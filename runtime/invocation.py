@@ -16,7 +16,7 @@ from ..journal.records import Record
 if TYPE_CHECKING:
     from ..journal.mail import Mail
     from ..journal.place import Place
-    from ..journal.transitions import Standing
+    from ..journal.standing import Standing
     from ..objects.handler import Handler
     from .checkpoints import KeptBack
     from .conductor import Conductor

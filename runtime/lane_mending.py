@@ -19,7 +19,7 @@ from ..journal.errors import CallError, InternalError
 from ..journal.lane_reading import OpenInvocation, ask
 from ..journal.noted import noted, standing_of, written_at_ms
 from ..journal.records import Accepted, Paused
-from ..journal.transitions import Status
+from ..journal.standing import Status
 from .endings import listed
 from .invocation import Hold, IdempotencyClaim, Invocation
 from .loading import has_left, is_over, is_scheduled

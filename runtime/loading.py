@@ -31,7 +31,8 @@ from ..journal.records import (
 )
 from ..journal.restarting import version_of
 from ..journal.snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words
-from ..journal.transitions import IllegalTransition, Standing, Status, replay
+from ..journal.standing import Standing, Status
+from ..journal.transitions import IllegalTransition, replay
 from .due_times import dues_of
 from .endings import parking, refuse, resumption, skips
 from .invocation import Hold, IdempotencyClaim, Invocation

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..journal.place import Place
     from ..journal.records import Record
     from ..journal.requests import Request
-    from ..journal.transitions import Standing
+    from ..journal.standing import Standing
     from ..objects.virtual_object import VirtualObject
     from .invocation import Invocation
     from .lane import Lane

@@ -19,7 +19,8 @@ from ..journal.outcomes import Succeeded, decode_outcome
 from ..journal.records import Accepted
 from ..journal.requests import RequestKind
 from ..journal.signals import SignalOrder
-from ..journal.transitions import TERMINAL, IllegalTransition, Status, replay
+from ..journal.standing import TERMINAL, Status
+from ..journal.transitions import IllegalTransition, replay
 from ..objects.verdicts import Expired, UnknownTarget
 from .bounds import check_name
 from .endings import accept_in_order

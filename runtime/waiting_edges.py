@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..journal.command_records import CallStarted
 from ..journal.probes import Edge
-from ..journal.transitions import Status
+from ..journal.standing import Status
 from .invocation import Hold
 
 if TYPE_CHECKING:

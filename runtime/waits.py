@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from ..journal.keyspace import PartitionSpace
     from ..journal.place import Place
     from ..journal.requests import Request
+    from ..journal.standing import OpenWait
     from ..journal.store import Store
-    from ..journal.transitions import OpenWait
     from .context import ExclusiveContext
     from .lane import Lane
     from .slots import Slots

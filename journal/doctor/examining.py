@@ -15,8 +15,8 @@ from ..noted import Noted, noted, standing_of, telling_before
 from ..record_bytes import decode, encode
 from ..records import Accepted, AttemptFailed, Paused, Resumed, SignalReceived
 from ..snapshots import Entry
+from ..standing import OpenWait, Status
 from ..store import Store
-from ..transitions import OpenWait, Status
 from .facts import InvocationFacts
 from .scanning import FOR_EVER
 

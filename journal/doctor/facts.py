@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ..keyspace import PartitionSpace
-from ..transitions import Standing, Status, lasts_ms
+from ..standing import Standing, Status, lasts_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Final
 
 from ..key import format_id
 from ..records import PauseReason
-from ..transitions import Status
+from ..standing import Status
 from .facts import InvocationFacts
 from .findings import Finding, Kind, LaneRepair, NamedRepair, Place
 

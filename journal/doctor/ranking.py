@@ -14,9 +14,9 @@ from ..key import format_id
 from ..keyspace import PartitionSpace
 from ..noted import moment
 from ..open_reading import why
+from ..standing import Status
 from ..store import Store
 from ..surroundings import Surroundings
-from ..transitions import Status
 from .facts import InvocationFacts, LeaseHealth, Sign
 from .report import BusyKey, HeldLane
 

@@ -12,7 +12,8 @@ from keylane import Client
 from keylane.journal.command_records import StepCompleted
 from keylane.journal.record_bytes import decode
 from keylane.journal.records import Completed
-from keylane.journal.transitions import Status, replay
+from keylane.journal.standing import Status
+from keylane.journal.transitions import replay
 from tests.objects_catalogue import app, counter, marks, three_steps
 
 from .fault_points import Action, Fault, Moment

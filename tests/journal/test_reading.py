@@ -35,9 +35,9 @@ from keylane.journal.records import (
     Resumed,
 )
 from keylane.journal.requests import Request, RequestKind
+from keylane.journal.standing import Status
 from keylane.journal.store import Store
 from keylane.journal.tenure import VACANT, Tenure
-from keylane.journal.transitions import Status
 from keylane.journal.types_registry import register_types
 
 pytestmark = pytest.mark.anyio

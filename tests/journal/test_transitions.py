@@ -37,7 +37,8 @@ from keylane.journal.records import (
     Resumed,
     Scheduled,
 )
-from keylane.journal.transitions import IllegalTransition, Standing, Status, advance, replay
+from keylane.journal.standing import Standing, Status
+from keylane.journal.transitions import IllegalTransition, advance, replay
 
 GOLDEN = Path(__file__).parent / "golden" / "journals"
 ERROR = Failure("builtins.ValueError", "no", "terminal", None, "")

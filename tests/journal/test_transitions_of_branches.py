@@ -40,7 +40,8 @@ from keylane.journal.records import (
     Resumed,
     SignalReceived,
 )
-from keylane.journal.transitions import IllegalTransition, Status, advance, replay
+from keylane.journal.standing import Status
+from keylane.journal.transitions import IllegalTransition, advance, replay
 
 ERROR = Failure("builtins.ValueError", "no", "terminal", None, "")
 ACCEPTED = Accepted(b"i" * 16, "refund", 1, "acme/o-1")

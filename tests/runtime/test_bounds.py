@@ -31,7 +31,7 @@ from keylane.journal import inbox
 from keylane.journal.key import new_invocation_id, partition_of
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.requests import Request, RequestKind
-from keylane.journal.transitions import Status
+from keylane.journal.standing import Status
 from keylane.objects.handler import NoInput
 from keylane.runtime.inbox_page import ENTRIES_AT_FIRST, ENTRIES_MAX, PAGE_BYTES, InboxPage
 from tests.plain import plain

@@ -26,8 +26,8 @@ from keylane import (
 from keylane.journal.descriptions import What
 from keylane.journal.key import partition_of
 from keylane.journal.scan import scan
+from keylane.journal.standing import Status
 from keylane.journal.store import Store
-from keylane.journal.transitions import Status
 from keylane.testing import Force, Harness, NotSettled, harness
 
 pytestmark = pytest.mark.anyio

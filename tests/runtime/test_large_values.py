@@ -36,7 +36,7 @@ from keylane.journal.key import Key, new_invocation_id, partition_of
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.requests import Request, RequestKind
 from keylane.journal.snapshots import decode_values
-from keylane.journal.transitions import Status
+from keylane.journal.standing import Status
 from keylane.runtime.partition import Partition
 from keylane.testing import shift_clock
 from tests.faults.harness import eventually, eventually_answers

@@ -20,7 +20,7 @@ from keylane.journal.batch import Commit
 from keylane.journal.errors import KeylaneError
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.probes import Edge, Probe
-from keylane.journal.transitions import Status
+from keylane.journal.standing import Status
 from keylane.runtime import probes as probes_module
 from keylane.runtime.endings import accept_in_order
 from keylane.runtime.invocation import Invocation

@@ -25,7 +25,7 @@ from keylane import (
     TerminalError,
     VirtualObject,
 )
-from keylane.journal.transitions import Status
+from keylane.journal.standing import Status
 from keylane.testing import shift_clock
 from tests.faults.harness import eventually_answers
 from tests.objects_catalogue import mark, marks, opened
