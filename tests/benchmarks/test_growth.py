@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from benchmarks.growth import cold, memory, past
@@ -16,9 +18,10 @@ async def test_objects_that_are_touched_later_take_the_place_of_those_before() -
 
 
 async def test_a_long_history_makes_a_call_no_dearer() -> None:
-    """Thousands of past invocations of an object are not looked at; there is room for a noisy machine."""
+    """Thousands of past invocations of an object are not looked at: what does cost more, costs more in every pair."""
     (result,) = await past(20)
-    assert float(result.value.split()[1]) <= 1.5, result.value
+    lowest = re.search(r"\(([0-9.]+)–", result.value)
+    assert lowest is not None and float(lowest[1]) <= 1.15, result.value
 
 
 async def test_cold_objects_of_a_turn_are_read_together() -> None:
