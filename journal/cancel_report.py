@@ -9,11 +9,13 @@ from typing import Final, TypeAlias
 
 from .codec import Undecodable
 from .command_records import (
+    ApprovalAwaited,
     CallCompleted,
     CallStarted,
     CancelDelivered,
     CompensationSkipped,
     CompensationStarted,
+    EffectStarted,
     MessageSent,
     StepAttemptFailed,
     StepCompleted,
@@ -169,7 +171,9 @@ def _stopped_at(records: Sequence[Record], told: CancelDelivered) -> Iterator[st
         match each:
             case CancelRequested():
                 continue
-            case TimerSet() | WaitStarted() | CallStarted() if each.index == told.index:
+            case TimerSet() | WaitStarted() | CallStarted() | EffectStarted() | ApprovalAwaited() if (
+                each.index == told.index
+            ):
                 yield in_words(each)
             case StepAttemptFailed() if each.index == told.index:
                 yield f"retries of step {each.name!r}, after {each.attempt} failed"

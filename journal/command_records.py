@@ -182,7 +182,7 @@ class WaitStarted:
 
 @dataclass(frozen=True, slots=True)
 class WaitCompleted:
-    """What was waited for came, or was there already, in which case no `WaitStarted` goes before.
+    """What was waited for came, or was there already, in which case no record that begins the wait goes before.
 
     Args:
         index: Place of the command in the invocation.
@@ -220,6 +220,75 @@ class WaitWithdrawn:
     index: Place
     reads: Reads = field(default_factory=dict[str, bytes | None])
     notes: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EffectStarted:
+    """The invocation waits from here on for the outcome of an effect; the effect itself lies with its object.
+
+    Its intent is written in the same commit, unless the object has this effect already. `WaitCompleted` ends it.
+
+    Args:
+        index: Place of the command in the invocation.
+        operation: The operation id, as the handler wrote it.
+        effect: Name of the effect.
+        receiver: Name of the receiver.
+        digest: Digest of the parameters.
+        reads: State read since the record before.
+        notes: Packed answers of the clock since the record before, in order.
+        releases: Whether the invocation leaves its lane to others meanwhile.
+    """
+
+    index: Place
+    operation: str
+    effect: str
+    receiver: str
+    digest: bytes
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+    releases: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """Something was proposed that people decide on; the proposal itself lies with its object.
+
+    Args:
+        index: Place of the command in the invocation.
+        action: What is to be done.
+        version: How many proposals of this action the object has had, this one included.
+        value: The packed proposal, as the handler gets it.
+        reads: State read since the record before.
+        notes: Packed answers of the clock since the record before, in order.
+    """
+
+    index: Place
+    action: str
+    version: int
+    value: bytes
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalAwaited:
+    """The invocation waits from here on for the decision on a proposal of its object. `WaitCompleted` ends it.
+
+    Args:
+        index: Place of the command in the invocation.
+        action: What was proposed.
+        version: Which proposal of this action.
+        reads: State read since the record before.
+        notes: Packed answers of the clock since the record before, in order.
+        releases: Whether the invocation leaves its lane to others meanwhile.
+    """
+
+    index: Place
+    action: str
+    version: int
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+    releases: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +347,9 @@ Command: TypeAlias = (
     | WaitCompleted
     | WaitExpired
     | WaitWithdrawn
+    | EffectStarted
+    | Proposed
+    | ApprovalAwaited
     | CancelDelivered
     | CompensationStarted
     | CompensationSkipped

@@ -2,8 +2,12 @@
 
     KeylaneError
     ├─ TerminalError(message, code, details)      never retried
-    │  └─ StepFailed · EffectRejected · Superseded · Deadlock(path) · WaitTimeout(what, waited)
+    │  ├─ StepFailed · Superseded · Deadlock(path) · WaitTimeout(what, waited)
+    │  ├─ EffectRejected(operation_id, reason) · EffectConflict(operation_id, fields)
+    │  ├─ ApprovalDeclined(by, reason) · ApprovalExpired · ApprovalUnfit(why, fields)
+    │  └─ Rejected(reason)                        raised by the function of an effect
     ├─ RetryableError(message, retry_after)
+    │  └─ NotSent(reason)                         raised by the function of an effect
     ├─ CallError(invocation_id)
     │  ├─ UnknownObject · UnknownHandler · InvalidKey · InvalidInput(path) · InvalidOutput(path)
     │  ├─ PayloadTooLarge(value, limit) · IdempotencyConflict(fields) · ResultExpired(outcome)
@@ -49,11 +53,15 @@ from .call_errors import (
 from .root_error import KeylaneError
 
 __all__ = [
+    "ApprovalDeclined",
+    "ApprovalExpired",
+    "ApprovalUnfit",
     "CallError",
     "CallTimeout",
     "Cancelled",
     "Deadlock",
     "Draining",
+    "EffectConflict",
     "EffectRejected",
     "Fenced",
     "IdempotencyConflict",
@@ -68,9 +76,11 @@ __all__ = [
     "KeylaneError",
     "MessageLost",
     "MigrationFailed",
+    "NotSent",
     "Overloaded",
     "PayloadTooLarge",
     "RegistrationError",
+    "Rejected",
     "ResultExpired",
     "RetryableError",
     "SchemaMismatch",
@@ -142,6 +152,103 @@ class EffectRejected(TerminalError):
         self.reason = reason
 
 
+class EffectConflict(TerminalError):
+    """An operation id was used before for something else: another effect, or other parameters.
+
+    Attributes:
+        operation_id: The operation id.
+        fields: The parameters that differ; empty where it is another effect.
+    """
+
+    code = "effect-conflict"
+    field_names = (*TerminalError.field_names, "operation_id", "fields")
+    operation_id: str = ""
+    fields: tuple[str, ...] = ()
+
+    def __init__(self, operation_id: str, fields: tuple[str, ...] = ()) -> None:
+        what = f"other {', '.join(fields)}" if fields else "another effect"
+        remedy = "an operation id names one business operation: give another operation another id"
+        super().__init__(f"operation {operation_id!r} was asked for with {what}; {remedy}")
+        self.operation_id = operation_id
+        self.fields = fields
+
+
+class ApprovalDeclined(TerminalError):
+    """Who decides on a proposal has said no.
+
+    Attributes:
+        proposal_id: The proposal.
+        by: Who said so.
+        reason: Why.
+    """
+
+    code = "approval-declined"
+    field_names = (*TerminalError.field_names, "proposal_id", "by", "reason")
+    proposal_id: str = ""
+    by: str = ""
+    reason: str = ""
+
+    def __init__(self, proposal_id: str, by: str, reason: str) -> None:
+        super().__init__(f"{by} declined {proposal_id}: {reason}")
+        self.proposal_id = proposal_id
+        self.by = by
+        self.reason = reason
+
+
+class ApprovalExpired(TerminalError):
+    """Nobody decided on a proposal in time, or its approval was not used in time.
+
+    Attributes:
+        proposal_id: The proposal.
+    """
+
+    code = "approval-expired"
+    field_names = (*TerminalError.field_names, "proposal_id")
+    proposal_id: str = ""
+
+    def __init__(self, proposal_id: str) -> None:
+        super().__init__(f"the time of {proposal_id} has passed: propose it anew")
+        self.proposal_id = proposal_id
+
+
+class ApprovalUnfit(TerminalError):
+    """An approval does not allow the effect that it was given to: nothing was sent.
+
+    Attributes:
+        proposal_id: The proposal.
+        why: What does not fit.
+        fields: The fields of the proposal that the effect has otherwise.
+    """
+
+    code = "approval-unfit"
+    field_names = (*TerminalError.field_names, "proposal_id", "why", "fields")
+    proposal_id: str = ""
+    why: str = ""
+    fields: tuple[str, ...] = ()
+
+    def __init__(self, proposal_id: str, why: str, fields: tuple[str, ...] = ()) -> None:
+        super().__init__(f"{proposal_id} does not allow this: {why}")
+        self.proposal_id = proposal_id
+        self.why = why
+        self.fields = fields
+
+
+class Rejected(TerminalError):
+    """Raise it in the function of an effect where the receiver said that it did not and will not do it.
+
+    Args:
+        reason: What it said.
+    """
+
+    code = "rejected"
+    field_names = (*TerminalError.field_names, "reason")
+    reason: str = ""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"rejected: {reason}")
+        self.reason = reason
+
+
 class Superseded(TerminalError):
     """What the handler had expected no longer holds when it got its lane back.
 
@@ -207,6 +314,23 @@ class RetryableError(KeylaneError):
     def __init__(self, message: str = "", retry_after: timedelta | float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after.total_seconds() if isinstance(retry_after, timedelta) else retry_after
+
+
+class NotSent(RetryableError):
+    """Raise it in the function of an effect where nothing has left for sure, such as a connection that was refused.
+
+    Args:
+        reason: What happened.
+        retry_after: Seconds, or a timedelta; None leaves the pause to the retry policy.
+    """
+
+    code = "not-sent"
+    field_names = (*RetryableError.field_names, "reason")
+    reason: str = ""
+
+    def __init__(self, reason: str, retry_after: timedelta | float | None = None) -> None:
+        super().__init__(f"nothing was sent: {reason}", retry_after)
+        self.reason = reason
 
 
 class StoreError(KeylaneError):

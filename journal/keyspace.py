@@ -56,6 +56,11 @@ class PartitionSpace:
     blob_index: bytes = field(init=False)
     blocked: bytes = field(init=False)
     paused: bytes = field(init=False)
+    agenda: bytes = field(init=False)
+    queue: bytes = field(init=False)
+    proposed: bytes = field(init=False)
+    ledger: bytes = field(init=False)
+    alerts: bytes = field(init=False)
     _object_prefix: bytes = field(init=False)
     _lane_prefix: bytes = field(init=False)
     _invocation_prefix: bytes = field(init=False)
@@ -116,6 +121,14 @@ class PartitionSpace:
         """Return the hash of the signals to an object for which nobody waited when they came, by number."""
         return self.tag + b":g:" + key_text.encode()
 
+    def effects(self, key_text: str) -> bytes:
+        """Return the hash of an object's effects, by operation id."""
+        return self.tag + b":e:" + key_text.encode()
+
+    def proposals(self, key_text: str) -> bytes:
+        """Return the hash of what an object has proposed to people, by action and version."""
+        return self.tag + b":v:" + key_text.encode()
+
     def __str__(self) -> str:
         """Return the name used in messages, such as `Order:3`."""
         return f"{self.type_name}:{self.number}"
@@ -138,6 +151,11 @@ _SUFFIXES = {
     "blob_index": b":blobs",
     "blocked": b":blocked",
     "paused": b":paused",
+    "agenda": b":agenda",
+    "queue": b":queue",
+    "proposed": b":proposed",
+    "ledger": b":ledger",
+    "alerts": b":alerts",
     "_object_prefix": b":o:",
     "_lane_prefix": b":q:",
     "_invocation_prefix": b":i:",

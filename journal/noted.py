@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 from .blobs import size_of
 from .codec import Undecodable
 from .command_records import (
+    ApprovalAwaited,
     AwakeableMade,
     CallCompleted,
     CallStarted,
@@ -17,7 +18,9 @@ from .command_records import (
     Command,
     CompensationSkipped,
     CompensationStarted,
+    EffectStarted,
     MessageSent,
+    Proposed,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
@@ -232,7 +235,7 @@ def _outcome_of(record: Record) -> Status:
 def _standing_at_command(record: Command) -> Standing:
     index = record.index if isinstance(record.index, int) else 0
     match record:
-        case CallStarted() | TimerSet() | WaitStarted():
+        case CallStarted() | TimerSet() | WaitStarted() | EffectStarted() | ApprovalAwaited():
             extras = Extras(is_aside=record.releases)
             return Standing(Status.WAITING, records=1, steps=index, waits=(record,), extras=extras)
         case StepAttemptFailed():
@@ -250,7 +253,9 @@ def seconds_of(milliseconds: int) -> str:
 
 
 #: The commands that are no steps and have words of their own.
-Worded: TypeAlias = MessageSent | OpenWait | AwakeableMade | WaitCompleted | CancelDelivered | CompensationSkipped
+Worded: TypeAlias = (
+    MessageSent | OpenWait | AwakeableMade | Proposed | WaitCompleted | CancelDelivered | CompensationSkipped
+)
 
 _Ended: TypeAlias = CallCompleted | TimerFired | WaitCompleted | WaitExpired | WaitWithdrawn | CancelDelivered
 
@@ -267,17 +272,29 @@ def in_words(record: Worded) -> str:
             return f"call of {record.type_name}.{record.handler} at {record.key}"
         case TimerSet():
             return f"sleep of {seconds_of(record.delay_ms)}"
+        case EffectStarted() | Proposed() | ApprovalAwaited():
+            return _of_effects_in_words(record)
         case WaitStarted():
             place = record.awakeable
             return f"signal {record.name!r}" if place is None else f"the completion of awakeable {format_place(place)}"
         case AwakeableMade():
             return "awakeable"
         case WaitCompleted():
-            return "signal or completion that had come before"
+            return "signal, completion or outcome that was there before"
         case CancelDelivered():
             return "cancellation"
         case CompensationSkipped():
             return f"{record.name}, given up by {record.by}"
+
+
+def _of_effects_in_words(record: EffectStarted | Proposed | ApprovalAwaited) -> str:
+    match record:
+        case EffectStarted():
+            return f"effect {record.receiver}.{record.effect} {record.operation!r}"
+        case Proposed():
+            return f"proposal {record.action!r}, version {record.version}"
+        case ApprovalAwaited():
+            return f"decision on {record.action!r}, version {record.version}"
 
 
 def steps_of(notes: Sequence[Noted]) -> tuple[Step, ...]:
@@ -294,13 +311,20 @@ def steps_of(notes: Sequence[Noted]) -> tuple[Step, ...]:
             continue
         record = note.record
         match record:
-            case CallStarted() | TimerSet() | WaitStarted():
+            case CallStarted() | TimerSet() | WaitStarted() | EffectStarted() | ApprovalAwaited():
                 steps[record.index] = Step(record.index, in_words(record), moment(note.at_ms), is_settled=False)
             case CallCompleted() | TimerFired() | WaitExpired() | WaitWithdrawn():
                 _note_end(steps, note, record)
             case WaitCompleted() | CancelDelivered() if record.index in steps:
                 _note_end(steps, note, record)
-            case MessageSent() | AwakeableMade() | WaitCompleted() | CancelDelivered() | CompensationSkipped():
+            case (
+                MessageSent()
+                | AwakeableMade()
+                | Proposed()
+                | WaitCompleted()
+                | CancelDelivered()
+                | CompensationSkipped()
+            ):
                 steps[record.index] = Step(record.index, in_words(record), moment(note.at_ms), is_settled=True)
             case _:
                 _note_step(steps, note)

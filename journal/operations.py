@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .agenda import AgendaItem
 from .batch import Operation
 from .blobs import member_of
+from .effects import EffectEntry
 from .fields import pack
 from .keyspace import PartitionSpace
+from .ledger import LedgerEvent
 from .messages import Attached
 from .numbering import HISTORY_FIELD
 from .outcomes import IdempotencyEntry
+from .proposals import ProposalEntry, proposal_field
 from .record_bytes import encode
 from .records import Accepted, Finished, Record, Released, Scheduled
 from .requests import Answer
@@ -304,3 +308,73 @@ def set_aside(space: PartitionSpace, key_text: str, raw_id: bytes) -> Operation:
 def take_up(space: PartitionSpace, key_text: str, raw_id: bytes) -> Operation:
     """Note that an invocation that was set aside is in its lane again."""
     return (b"v", space.set_aside(key_text), raw_id)
+
+
+def write_effect(space: PartitionSpace, key_text: str, entry: EffectEntry) -> Operation:
+    """Note where an effect of an object stands."""
+    return (b"h", space.effects(key_text), entry.operation, entry.encode())
+
+
+def forget_effect(space: PartitionSpace, key_text: str, operation: str) -> Operation:
+    """Forget an effect that was settled long enough ago."""
+    return (b"G", space.effects(key_text), operation)
+
+
+def write_proposal(space: PartitionSpace, key_text: str, entry: ProposalEntry) -> Operation:
+    """Note where a proposal of an object stands."""
+    return (b"h", space.proposals(key_text), proposal_field(entry.action, entry.version), entry.encode())
+
+
+def forget_proposal(space: PartitionSpace, key_text: str, action: str, version: int) -> Operation:
+    """Forget a proposal that was settled long enough ago."""
+    return (b"G", space.proposals(key_text), proposal_field(action, version))
+
+
+def put_on_agenda(space: PartitionSpace, item: AgendaItem, delay_ms: int) -> Operation:
+    """Note that something of an object is due after a delay, in place of when it was due before."""
+    return (b"n", space.agenda, delay_ms, item.encode())
+
+
+def take_off_agenda(space: PartitionSpace, item: AgendaItem) -> Operation:
+    """Note that nothing of it is due any more."""
+    return (b"o", space.agenda, item.encode())
+
+
+def enter_queue(space: PartitionSpace, item: AgendaItem, delay_ms: int) -> Operation:
+    """Put an effect before people, who have to settle it within a delay."""
+    return (b"n", space.queue, delay_ms, item.encode())
+
+
+def leave_queue(space: PartitionSpace, item: AgendaItem) -> Operation:
+    """Take an effect back from people: it is settled."""
+    return (b"o", space.queue, item.encode())
+
+
+def open_proposal(space: PartitionSpace, item: AgendaItem, delay_ms: int) -> Operation:
+    """Enter a proposal among those that wait for a decision, due after a delay."""
+    return (b"n", space.proposed, delay_ms, item.encode())
+
+
+def close_proposal(space: PartitionSpace, item: AgendaItem) -> Operation:
+    """Take a proposal out of those that wait for a decision."""
+    return (b"o", space.proposed, item.encode())
+
+
+def note_in_ledger(space: PartitionSpace, event: LedgerEvent) -> Operation:
+    """Append to the ledger what happened to an effect or a proposal."""
+    return (b"a", space.ledger, 2, b"e", event.encode())
+
+
+def trim_ledger(space: PartitionSpace, retention_ms: int) -> Operation:
+    """Drop what is older than the retention from a partition's ledger."""
+    return (b"t", space.ledger, retention_ms)
+
+
+def raise_alert(space: PartitionSpace, event: LedgerEvent) -> Operation:
+    """Append something that a person has to hear of; in the commit that notes that it was raised, so only once."""
+    return (b"a", space.alerts, 2, b"e", event.encode())
+
+
+def trim_alerts(space: PartitionSpace, retention_ms: int) -> Operation:
+    """Drop alerts that are older than the retention."""
+    return (b"t", space.alerts, retention_ms)

@@ -116,7 +116,7 @@ _SUCCEEDED_LARGE: Final = 72
 _STOPPED: Final = 73
 
 
-_LAYOUTS: Final[Mapping[int, Layout[Outcome]]] = {
+OUTCOME_LAYOUTS: Final[Mapping[int, Layout[Outcome]]] = {
     _SUCCEEDED: Layout(Succeeded, (some_bytes,)),
     _SUCCEEDED_LARGE: Layout(Succeeded, (some_bytes, a_text)),
     _REJECTED: Layout(Rejected, (nested(FAILURE_LAYOUT),)),
@@ -149,7 +149,7 @@ def decode_outcome(data: bytes) -> Outcome:
     Raises:
         Undecodable: They hold none.
     """
-    return decode_tagged(data, _LAYOUTS, "outcome")
+    return decode_tagged(data, OUTCOME_LAYOUTS, "outcome")
 
 
 def first_of(data: bytes | None) -> bytes | None:

@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from .command_records import (
+    ApprovalAwaited,
     AwakeableMade,
     CallCompleted,
     CallStarted,
     CancelDelivered,
     CompensationSkipped,
     CompensationStarted,
+    EffectStarted,
     MessageSent,
+    Proposed,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
@@ -95,6 +98,9 @@ _COMPENSATION_STARTED: Final = 28
 _COMPENSATION_SKIPPED: Final = 29
 _PATCH_MARKED: Final = 30
 _RESTARTED: Final = 31
+_EFFECT_STARTED: Final = 32
+_PROPOSED: Final = 33
+_APPROVAL_AWAITED: Final = 34
 
 
 def encode(record: Record) -> bytes:
@@ -247,6 +253,20 @@ def _restarted(r: Restarted) -> bytes:
     return pack((_RESTARTED, r.kept, r.by, r.reason, r.version))
 
 
+def _effect_started(r: EffectStarted) -> bytes:
+    fields = (_EFFECT_STARTED, r.index, r.operation, r.effect, r.receiver, r.digest, dict(r.reads), r.notes)
+    return pack((*fields, True) if r.releases else fields)
+
+
+def _proposed(r: Proposed) -> bytes:
+    return pack((_PROPOSED, r.index, r.action, r.version, r.value, dict(r.reads), r.notes))
+
+
+def _approval_awaited(r: ApprovalAwaited) -> bytes:
+    fields = (_APPROVAL_AWAITED, r.index, r.action, r.version, dict(r.reads), r.notes)
+    return pack((*fields, True) if r.releases else fields)
+
+
 _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     Accepted: _accepted,
     StepCompleted: _step_completed,
@@ -279,6 +299,9 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     CompensationSkipped: _compensation_skipped,
     PatchMarked: _patch_marked,
     Restarted: _restarted,
+    EffectStarted: _effect_started,
+    Proposed: _proposed,
+    ApprovalAwaited: _approval_awaited,
 }
 
 
@@ -324,4 +347,7 @@ _LAYOUTS: Final[Mapping[int, Layout[Record]]] = {
     _COMPENSATION_SKIPPED: Layout(CompensationSkipped, (a_place, a_text, a_text, a_text)),
     _PATCH_MARKED: Layout(PatchMarked, (a_text,)),
     _RESTARTED: Layout(Restarted, (a_number, a_text, a_text, optional(a_number))),
+    _EFFECT_STARTED: Layout(EffectStarted, (a_place, a_text, a_text, a_text, some_bytes, *_context), (a_flag,)),
+    _PROPOSED: Layout(Proposed, (a_place, a_text, a_number, some_bytes, *_context)),
+    _APPROVAL_AWAITED: Layout(ApprovalAwaited, (a_place, a_text, a_number, *_context), (a_flag,)),
 }

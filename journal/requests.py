@@ -45,6 +45,8 @@ class RequestKind(StrEnum):
     KILL = "kill"
     OBJECT_CANCEL = "object-cancel"
     SKIP_COMPENSATION = "skip-compensation"
+    DECIDE = "decide"
+    RECONCILE = "reconcile"
 
     @property
     def is_message(self) -> bool:
@@ -61,7 +63,7 @@ _MESSAGES: Final = frozenset(
         RequestKind.OBJECT_CANCEL,
     }
 )
-#: What is asked of an invocation that was taken in before, so that it goes on or ends.
+#: What is asked of an invocation that was taken in before, so that it goes on or ends; or what settles its effects.
 _ABOUT_AN_INVOCATION: Final = frozenset(
     {
         RequestKind.PAUSE,
@@ -71,6 +73,8 @@ _ABOUT_AN_INVOCATION: Final = frozenset(
         RequestKind.CANCEL,
         RequestKind.KILL,
         RequestKind.SKIP_COMPENSATION,
+        RequestKind.DECIDE,
+        RequestKind.RECONCILE,
     }
 )
 
@@ -161,6 +165,8 @@ _TAGS: Final[Mapping[RequestKind, int]] = {
     RequestKind.KILL: 123,
     RequestKind.OBJECT_CANCEL: 124,
     RequestKind.SKIP_COMPENSATION: 125,
+    RequestKind.DECIDE: 130,
+    RequestKind.RECONCILE: 131,
 }
 
 _SHARED: Final = 1

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from .command_records import (
+    ApprovalAwaited,
     AwakeableMade,
     CallCompleted,
     CallStarted,
     Command,
+    EffectStarted,
     TimerFired,
     TimerSet,
     WaitCompleted,
@@ -20,7 +22,7 @@ from .command_records import (
 from .place import Place
 from .records import Accepted, Record, Restarted, SignalReceived
 
-_BEGINS: TypeAlias = CallStarted | TimerSet | WaitStarted
+_BEGINS: TypeAlias = CallStarted | TimerSet | WaitStarted | EffectStarted | ApprovalAwaited
 _ENDS: TypeAlias = CallCompleted | TimerFired | WaitCompleted | WaitExpired | WaitWithdrawn
 
 

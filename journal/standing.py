@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
-from .command_records import CallStarted, CompensationStarted, TimerSet, WaitStarted
+from .command_records import ApprovalAwaited, CallStarted, CompensationStarted, EffectStarted, TimerSet, WaitStarted
 from .outcomes import Failure
 from .place import Path, Place
 from .records import CancelRequested, Paused
 
 #: What begins a wait that a record ends, whoever owns the partition by then.
-OpenWait: TypeAlias = CallStarted | TimerSet | WaitStarted
+OpenWait: TypeAlias = CallStarted | TimerSet | WaitStarted | EffectStarted | ApprovalAwaited
 
 
 def lasts_ms(wait: OpenWait | None) -> int | None:

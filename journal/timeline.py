@@ -10,13 +10,16 @@ import msgpack
 
 from .codec import Undecodable
 from .command_records import (
+    ApprovalAwaited,
     AwakeableMade,
     CallCompleted,
     CallStarted,
     CancelDelivered,
     CompensationSkipped,
     CompensationStarted,
+    EffectStarted,
     MessageSent,
+    Proposed,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
@@ -295,6 +298,9 @@ _WHAT: Final[Mapping[type, What]] = {
     CompensationSkipped: What.UNDO_SKIPPED,
     PatchMarked: What.PATCHED,
     Restarted: What.RESTARTED,
+    EffectStarted: What.EFFECT,
+    Proposed: What.PROPOSED,
+    ApprovalAwaited: What.AWAITS_DECISION,
 }
 
 
@@ -308,6 +314,10 @@ def _name(record: Record) -> str:
             return record.handler
         case MessageSent() | CallStarted():
             return f"{record.type_name}.{record.handler}"
+        case EffectStarted():
+            return f"{record.receiver}.{record.effect}"
+        case Proposed() | ApprovalAwaited():
+            return record.action
         case _:
             return ""
 
@@ -329,6 +339,10 @@ def _detail(record: Record) -> str:
             return _reply_in_words(record.outcome)
         case WaitStarted():
             return "" if record.timeout_ms is None else f"for {seconds_of(record.timeout_ms)} at most"
+        case EffectStarted():
+            return record.operation
+        case Proposed() | ApprovalAwaited():
+            return f"version {record.version}"
         case PatchMarked():
             return record.name
         case _:

@@ -1,10 +1,11 @@
 """The state machine of an invocation: which record may follow which, and where an invocation stands after it.
 
-    (nothing) ── Accepted ──> queued ──┬── StepCompleted, StepFailed, MessageSent, AwakeableMade ──> running
+    (nothing) ── Accepted ──> queued ──┬── StepCompleted, StepFailed, MessageSent, AwakeableMade, Proposed ──> running
                                        ├── StepAttemptFailed, AttemptFailed ──> waiting (for its next attempt)
                                        ├── CallStarted ──> waiting ── CallCompleted ──> running
                                        ├── TimerSet ──> waiting ── TimerFired ──> running
                                        ├── WaitStarted ──> waiting ── WaitCompleted, WaitExpired ──> running
+                                       ├── EffectStarted, ApprovalAwaited ──> waiting ── WaitCompleted ──> running
                                        ├── Paused ──> paused ── Resumed, Restarted ──> queued
                                        ├── CompensationStarted ──> compensating ── Failed, Cancelled
                                        └── Completed, Failed, Cancelled, Killed ──> the status of that name: final
@@ -25,13 +26,16 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from .command_records import (
+    ApprovalAwaited,
     AwakeableMade,
     CallCompleted,
     CallStarted,
     CancelDelivered,
     CompensationSkipped,
     CompensationStarted,
+    EffectStarted,
     MessageSent,
+    Proposed,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
@@ -67,7 +71,14 @@ from .standing import END_OF, NO_EXTRAS, TERMINAL, Extras, OpenWait, Standing, S
 
 _Ended: TypeAlias = CallCompleted | TimerFired | WaitCompleted | WaitExpired
 _Settled: TypeAlias = (
-    StepCompleted | StepFailed | MessageSent | AwakeableMade | WaitCompleted | CancelDelivered | CompensationSkipped
+    StepCompleted
+    | StepFailed
+    | MessageSent
+    | AwakeableMade
+    | Proposed
+    | WaitCompleted
+    | CancelDelivered
+    | CompensationSkipped
 )
 _Next: TypeAlias = _Settled | StepAttemptFailed | OpenWait | WaitWithdrawn
 
@@ -127,11 +138,11 @@ def _is_plain(standing: Standing) -> bool:
 def _go_on(standing: Standing, record: Record) -> Standing:
     """Return where an invocation stands after a record that its handler, or its owner for it, has made."""
     match record:
-        case StepCompleted() | StepFailed() | MessageSent() | AwakeableMade() | WaitCompleted():
+        case StepCompleted() | StepFailed() | MessageSent() | AwakeableMade() | Proposed() | WaitCompleted():
             return _settle(standing, record)
         case StepAttemptFailed():
             return _retry_step(standing, record)
-        case CallStarted() | TimerSet() | WaitStarted():
+        case CallStarted() | TimerSet() | WaitStarted() | EffectStarted() | ApprovalAwaited():
             return _wait(standing, record)
         case WaitWithdrawn():
             return _withdraw(standing, record)
@@ -271,10 +282,10 @@ def _wait(standing: Standing, record: OpenWait) -> Standing:
 
 _GOING: Final = frozenset({Status.RUNNING, Status.WAITING, Status.COMPENSATING})
 
-_ENDS: Final[Mapping[type, type]] = {
+_ENDS: Final[Mapping[type, type | tuple[type, ...]]] = {
     CallCompleted: CallStarted,
     TimerFired: TimerSet,
-    WaitCompleted: WaitStarted,
+    WaitCompleted: (WaitStarted, EffectStarted, ApprovalAwaited),
     WaitExpired: WaitStarted,
 }
 

@@ -53,6 +53,25 @@ def read_signature(function: Callable[..., Any], kind: Kind) -> Signature:
     return Signature(is_blocking, taken, annotations.boundary(_RETURN, InvalidOutput))
 
 
+def effect_boundaries(function: Callable[..., Any]) -> tuple[Boundary[Any], Boundary[Any]]:
+    """Return the boundaries of the parameters and of the receipt of an effect's function.
+
+    Raises:
+        RegistrationError: It can't be one; the error names the parameter and the remedy.
+    """
+    _check_function(function)
+    name = function.__qualname__.replace("<locals>.", "")
+    remedy = "write async def name(operation_id: str, params: Params) -> Receipt"
+    positional = [each for each in inspect.signature(function).parameters.values() if each.kind in _POSITIONAL]
+    if not inspect.iscoroutinefunction(function) or len(positional) != _EFFECT_PARAMETERS:
+        raise RegistrationError(f"{name} can't be the function of an effect", parameter="function", remedy=remedy)
+    annotations = _Annotations.around(function)
+    return annotations.boundary(positional[1].name, InvalidInput), annotations.boundary(_RETURN, InvalidOutput)
+
+
+_EFFECT_PARAMETERS: Final = 2
+
+
 def _check_function(function: object) -> None:
     name = getattr(function, "__qualname__", repr(function))
     if not inspect.isfunction(function):

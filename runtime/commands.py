@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..journal import noted
 from ..journal.command_records import (
+    ApprovalAwaited,
     CallCompleted,
     CallStarted,
     CancelDelivered,
     Command,
     CompensationStarted,
+    EffectStarted,
     MessageSent,
+    Proposed,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
@@ -37,7 +40,7 @@ def in_words(record: Record) -> str:
     match record:
         case StepCompleted() | StepFailed() | StepAttemptFailed():
             return f"step {format_place(record.index)} {record.name!r}"
-        case MessageSent() | CallStarted() | TimerSet():
+        case MessageSent() | CallStarted() | TimerSet() | EffectStarted() | Proposed() | ApprovalAwaited():
             return f"command {format_place(record.index)}, {noted.in_words(record)}"
         case CallCompleted() | TimerFired():
             return f"the end of command {format_place(record.index)}"

@@ -24,6 +24,7 @@ from .turning_away import turn_away_waiting
 
 if TYPE_CHECKING:
     from ..journal.key import Key
+    from .docket import Docket
     from .large_values import LargeValues
     from .partition import Partition
     from .signal_box import SignalBox
@@ -46,6 +47,7 @@ class Lane:
         "box",
         "busy",
         "deltas",
+        "docket",
         "durable",
         "error",
         "generation",
@@ -84,6 +86,8 @@ class Lane:
         self.large: LargeValues | None = None
         #: Its early signals, with all that is queued; None until somebody needs them.
         self.box: SignalBox | None = None
+        #: Its effects and proposals, with all that is queued; None until somebody needs them.
+        self.docket: Docket | None = None
         self.deltas = 0
         #: The version of the state that the store has once what is queued is written, and whether ours is another.
         self.state_version = FIRST_VERSION
@@ -335,6 +339,7 @@ class Lane:
             self.error = error
             self.generation += 1
             self.box = None
+            self.docket = None
             if self.large is not None:
                 self.large.forget_all()
         if done is not None:

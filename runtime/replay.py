@@ -11,13 +11,16 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from ..journal.command_records import (
+    ApprovalAwaited,
     AwakeableMade,
     CallCompleted,
     CallStarted,
     CancelDelivered,
     Command,
     CompensationSkipped,
+    EffectStarted,
     MessageSent,
+    Proposed,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
@@ -39,6 +42,7 @@ RESUMING: Final = (
     StepFailed,
     MessageSent,
     AwakeableMade,
+    Proposed,
     CallCompleted,
     TimerFired,
     WaitCompleted,
@@ -46,7 +50,7 @@ RESUMING: Final = (
     CancelDelivered,
 )
 #: Records that begin a wait: the branch goes on when its end comes.
-BEGINNINGS: Final = (CallStarted, TimerSet, WaitStarted)
+BEGINNINGS: Final = (CallStarted, TimerSet, WaitStarted, EffectStarted, ApprovalAwaited)
 #: Records that come from outside of the handler's run.
 _OUTSIDE: Final = (CallCompleted, TimerFired, WaitExpired, CompensationSkipped)
 #: Records that the code comes to when all is quiet, and not while it runs.

@@ -21,7 +21,8 @@ async def test_a_long_history_makes_a_call_no_dearer() -> None:
     """Thousands of past invocations of an object are not looked at: what does cost more, costs more in every pair."""
     (result,) = await past(20)
     lowest = re.search(r"\(([0-9.]+)–", result.value)
-    assert lowest is not None and float(lowest[1]) <= 1.15, result.value
+    assert lowest is not None
+    assert float(lowest[1]) <= 1.15, result.value
 
 
 async def test_cold_objects_of_a_turn_are_read_together() -> None:

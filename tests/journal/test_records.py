@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 
 from keylane.journal.codec import Undecodable
 from keylane.journal.command_records import (
+    ApprovalAwaited,
     AwakeableMade,
     CallCompleted,
     CallStarted,
     CancelDelivered,
     CompensationSkipped,
     CompensationStarted,
+    EffectStarted,
     MessageSent,
+    Proposed,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
@@ -128,6 +131,10 @@ RECORDS: dict[str, Record] = {
     "compensation_started": CompensationStarted(3, ("charge", "reserve"), FAILURE),
     "compensation_started_by_cancel": CompensationStarted(3, ("charge",)),
     "compensation_skipped": CompensationSkipped(8, "undo reserve", "ada", "done by hand"),
+    "effect_started": EffectStarted(9, "refund-1", "refund", "payments", DIGEST, READS, (b"\x01",)),
+    "effect_started_releasing": EffectStarted((0, 1, 2), "refund-1", "refund", "payments", DIGEST, releases=True),
+    "proposed": Proposed(10, "refund", 3, b"\x80", READS, (b"\x01",)),
+    "approval_awaited": ApprovalAwaited(11, "refund", 3, READS, (b"\x01",), releases=True),
     "patch_marked": PatchMarked("new terms"),
     "restarted": Restarted(3, "ada", "repaired"),
     "restarted_in_a_version": Restarted(0, "ada", "version 1 is gone", 2),
@@ -209,6 +216,8 @@ def test_fields_of_a_later_version_are_let_be(record: Record) -> None:
         case Accepted(caller=None):
             known.append(None)
         case CallStarted(releases=False) | TimerSet(releases=False) | WaitStarted(releases=False):
+            known.append(False)
+        case EffectStarted(releases=False) | ApprovalAwaited(releases=False):
             known.append(False)
         case WaitCompleted(of_object=False):
             known.append(False)

@@ -1,0 +1,50 @@
+"""What falls due for the objects of a partition, rather than for one of their invocations: effects and proposals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from .fields import Layout, a_text, decode_tagged, one_of, pack
+
+
+class AgendaKind(StrEnum):
+    """What an item of the agenda is about."""
+
+    EFFECT = "e"
+    PROPOSAL = "p"
+
+
+@dataclass(frozen=True, slots=True)
+class AgendaItem:
+    """One effect or proposal of an object, as the partition's indexes name it.
+
+    Args:
+        kind: Which of the two.
+        key: The object, as `tenant/key`.
+        name: The operation id of an effect; the field of a proposal, its action and version.
+    """
+
+    kind: AgendaKind
+    key: str
+    name: str
+
+    def encode(self) -> bytes:
+        """Return the bytes of the item."""
+        return pack((_ITEM, self.kind.value, self.key, self.name))
+
+    @classmethod
+    def decode(cls, data: bytes) -> AgendaItem:
+        """Return the item that bytes hold.
+
+        Raises:
+            Undecodable: They hold none.
+        """
+        return decode_tagged(data, _LAYOUTS, "agenda item")
+
+
+# Tags of what lies beside records are disjoint from those of records, outcomes and requests.
+_ITEM: Final = 160
+_LAYOUTS: Final[Mapping[int, Layout[AgendaItem]]] = {_ITEM: Layout(AgendaItem, (one_of(AgendaKind), a_text, a_text))}

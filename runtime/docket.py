@@ -1,0 +1,158 @@
+"""The docket of an object: its effects and its proposals, in its owner's memory, with all that is queued."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from ..journal import operations
+from ..journal.codec import Undecodable
+from ..journal.effects import EffectEntry
+from ..journal.errors import KeylaneError, StoreUnavailable
+from ..journal.lane_reading import ask
+from ..journal.proposals import ProposalEntry, proposal_field
+from .partition import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..journal.batch import Operation
+    from ..journal.keyspace import PartitionSpace
+    from ..journal.store import Store
+    from .errands import Errands
+    from .lane import Lane
+
+logger = logging.getLogger("keylane.effects")
+
+READ_AGAIN_SECONDS: Final = 0.2
+
+
+class Docket:
+    """What an owner knows of one object's effects and proposals, with all that is queued.
+
+    Args:
+        space: The partition.
+        key_text: The object.
+        effects: Its effects, by operation id.
+        proposals: Its proposals, by action and version.
+    """
+
+    __slots__ = ("_key_text", "_space", "effects", "proposals")
+
+    def __init__(
+        self,
+        space: PartitionSpace,
+        key_text: str,
+        effects: dict[str, EffectEntry],
+        proposals: dict[str, ProposalEntry],
+    ) -> None:
+        self._space = space
+        self._key_text = key_text
+        self.effects = effects
+        self.proposals = proposals
+
+    def write_effect(self, entry: EffectEntry) -> Operation:
+        """Note where an effect stands; the operation goes into the next commit of the lane."""
+        self.effects[entry.operation] = entry
+        return operations.write_effect(self._space, self._key_text, entry)
+
+    def forget_effect(self, operation: str) -> Operation:
+        """Forget an effect."""
+        self.effects.pop(operation, None)
+        return operations.forget_effect(self._space, self._key_text, operation)
+
+    def write_proposal(self, entry: ProposalEntry) -> Operation:
+        """Note where a proposal stands; the operation goes into the next commit of the lane."""
+        self.proposals[entry.field] = entry
+        return operations.write_proposal(self._space, self._key_text, entry)
+
+    def forget_proposal(self, action: str, version: int) -> Operation:
+        """Forget a proposal."""
+        self.proposals.pop(proposal_field(action, version), None)
+        return operations.forget_proposal(self._space, self._key_text, action, version)
+
+
+class Dockets:
+    """Reads dockets for one worker, when somebody needs one; most objects never do.
+
+    Args:
+        store: The open store.
+        errands: Runs what takes more than one look.
+    """
+
+    def __init__(self, store: Store, errands: Errands) -> None:
+        self._store = store
+        self._errands = errands
+        self._waiting: dict[Lane, list[Callable[[KeylaneError | None], None]]] = {}
+
+    def read(self, lane: Lane, done: Callable[[KeylaneError | None], None]) -> None:
+        """Read an object's docket, and say when it is in memory."""
+        waiting = self._waiting.get(lane)
+        if waiting is not None:
+            waiting.append(done)
+            return
+        self._waiting[lane] = [done]
+        lane.pins += 1
+        self._errands.add(partial(self._read, lane))
+
+    async def _read(self, lane: Lane) -> None:
+        partition = lane.partition
+        error: KeylaneError | None = None
+        try:
+            if partition.phase is not Phase.LOST and lane.docket is None:
+                lane.docket = await read_docket(self._store, partition.space, lane.key_text)
+        except StoreUnavailable:
+            self._errands.add_later(READ_AGAIN_SECONDS, partial(self._read, lane))
+            return
+        except KeylaneError as refused:
+            error = refused
+        lane.pins -= 1
+        for done in self._waiting.pop(lane, ()):
+            done(error)
+
+    async def wait(self, lane: Lane) -> None:
+        """Read an object's docket and wait until it is in memory, or the partition is lost.
+
+        Raises:
+            WrongKeyType: A foreign key stands where it belongs.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.read(lane, partial(_tell, future))
+        await future
+
+
+async def read_docket(store: Store, space: PartitionSpace, key_text: str) -> Docket:
+    """Read an object's docket. What can't be decoded is left where it is, and keeps its operation id taken.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands where it belongs.
+    """
+    keys = [space.effects(key_text), space.proposals(key_text)]
+    flat_effects, flat_proposals = await ask(store, [("HGETALL", key) for key in keys], keys)
+    effects: dict[str, EffectEntry] = {}
+    proposals: dict[str, ProposalEntry] = {}
+    try:
+        for data in flat_effects[1::2]:
+            entry = EffectEntry.decode(data)
+            effects[entry.operation] = entry
+        for data in flat_proposals[1::2]:
+            proposal = ProposalEntry.decode(data)
+            proposals[proposal.field] = proposal
+    except Undecodable as error:
+        # Going on without it could do something twice.
+        raise KeylaneError(
+            f"{space} {key_text}: an effect or a proposal can't be read by this code: {error}"
+        ) from error
+    return Docket(space, key_text, effects, proposals)
+
+
+def _tell(future: asyncio.Future[None], error: KeylaneError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
