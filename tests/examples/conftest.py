@@ -18,7 +18,7 @@ import pytest
 from examples.refund_order.payments.client import PaymentClient
 from examples.refund_order.payments.ledger import Ledger
 from examples.refund_order.payments.service import PaymentService
-from examples.refund_order.payments.wire import RefundTerms
+from examples.refund_order.payments.wire import Behaviour, RefundTerms
 
 ROOT = Path(__file__).parents[2]
 RETENTION = timedelta(hours=24)
@@ -79,6 +79,7 @@ class PaymentProcess:
     ledger: Path
     port: int
     retention_s: float = 86_400.0
+    behaviour: Behaviour = field(default_factory=Behaviour)
     _process: "subprocess.Popen[str] | None" = field(default=None, init=False)
 
     @property
@@ -89,6 +90,7 @@ class PaymentProcess:
         """Start it and return once it listens."""
         command = [sys.executable, "-m", "examples.refund_order.payments", "--ledger", str(self.ledger)]
         command += ["--port", str(self.port), "--retention-s", str(self.retention_s)]
+        command += ["--behaviour", self.behaviour.model_dump_json()]
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         assert self._process.stdout.readline().strip() == self.url

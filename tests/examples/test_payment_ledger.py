@@ -6,14 +6,14 @@ from contextlib import closing
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from examples.refund_order.payments.ledger import Ledger, OperationReused, Settled
+from examples.refund_order.payments.ledger import Ledger, OperationReused, Promise, Settled
 from examples.refund_order.payments.money import from_minor, to_minor
 from examples.refund_order.payments.wire import Receipt, RefundTerms, Rejection
 
@@ -112,6 +112,40 @@ def test_a_receipt_is_found_after_its_operation_was_forgotten(ledger: Ledger, te
 
     assert ledger.find("refund-1") == paid
     assert ledger.find("refund-2") is None
+
+
+def test_without_deduplication_each_request_moves_money(ledger: Ledger, terms: Terms) -> None:
+    """A service that does not deduplicate pays as often as it is asked, also with other terms."""
+    promise = Promise(deduplicates=False)
+    ledger.settle("refund-1", terms("40.00"), accept, promise)
+
+    again = ledger.settle("refund-1", terms("41.00"), accept, promise)
+
+    assert not again.replayed
+    assert [entry.terms.amount for entry in ledger.entries()] == [Decimal("40.00"), Decimal("41.00")]
+
+
+@pytest.mark.parametrize(("age_ms", "is_found"), [(499, False), (500, True), (1_999, True), (2_000, False)])
+@pytest.mark.parametrize("judge", [accept, reject])
+def test_an_operation_is_found_from_its_lag_to_its_retention(
+    ledger: Ledger, terms: Terms, clock: Clock, age_ms: int, judge: Any, *, is_found: bool
+) -> None:
+    """A look-up sees nothing before the lag and nothing after the retention, of receipts and of rejections."""
+    answer = ledger.settle("refund-1", terms(), judge).answer
+
+    clock.advance(timedelta(milliseconds=age_ms))
+
+    found = ledger.find("refund-1", Promise(lookup_lag_ms=500, lookup_retention_ms=2_000))
+    assert found == (answer if is_found else None)
+
+
+def test_a_shorter_retention_may_be_promised(ledger: Ledger, terms: Terms, clock: Clock) -> None:
+    """What counts is the promise of the moment in which the second request comes."""
+    ledger.settle("refund-1", terms(), accept)
+    clock.advance(timedelta(seconds=1))
+
+    assert ledger.settle("refund-1", terms(), accept, Promise(retention_ms=1_001)).replayed
+    assert not ledger.settle("refund-1", terms(), accept, Promise(retention_ms=1_000)).replayed
 
 
 def test_what_is_forgotten_leaves_the_file(tmp_path: Path, ledger: Ledger, terms: Terms, clock: Clock) -> None:

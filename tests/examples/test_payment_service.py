@@ -1,3 +1,4 @@
+import csv
 import signal
 from collections.abc import Callable
 from datetime import timedelta
@@ -30,6 +31,8 @@ class Clock(Protocol):
 
 
 class Process(Protocol):
+    behaviour: Behaviour
+
     @property
     def url(self) -> str: ...
     def start(self) -> None: ...
@@ -211,6 +214,86 @@ async def test_fifty_duplicates_at_once_over_sockets_with_lost_answers(payment_p
         assert len({receipt.model_dump_json() for receipt in receipts}) == 1
         assert len(await payments.ledger()) == 1
         assert (await payments.statistics()).dropped > 10
+
+
+async def test_a_held_request_goes_on_when_the_switches_are_set(payments: PaymentClient, terms: Terms) -> None:
+    """Held before the commit nothing has moved, held before the answer it has; both go on with the next switches."""
+    entries: list[int] = []
+    async with anyio.create_task_group() as group:
+        for number, point in enumerate(("before_commit", "before_answer")):
+            await payments.set_behaviour(Behaviour(hold=point))
+            group.start_soon(payments.refund, f"refund-{number}", terms())
+            with anyio.fail_after(10):
+                while (await payments.statistics()).held != number + 1:
+                    await anyio.lowlevel.checkpoint()
+            entries.append(len(await payments.ledger()))
+        await payments.set_behaviour(Behaviour())
+
+    assert entries == [0, 2]  # the first went on when the second was to be held at another point
+
+
+async def test_a_lost_request_moves_nothing(payment_process: Process, terms: Terms) -> None:
+    """Its caller sees what it sees after a lost answer, and the look-up shows the difference."""
+    async with PaymentClient(payment_process.url) as payments:
+        await payments.set_behaviour(Behaviour(lose_next=1))
+
+        with pytest.raises(OutcomeUnknown):
+            await payments.refund("refund-1", terms())
+
+        assert await payments.find("refund-1") is None
+        assert (await payments.ledger(), (await payments.statistics()).lost) == ((), 1)
+
+
+async def test_a_busy_service_has_decided_nothing(payments: PaymentClient, terms: Terms) -> None:
+    """It says when to come back, and then takes the same operation id."""
+    await payments.set_behaviour(Behaviour(busy_next=1))
+
+    with pytest.raises(PaymentsBusy):
+        await payments.refund("refund-1", terms())
+
+    assert await payments.find("refund-1") is None
+    assert isinstance(await payments.refund("refund-1", terms()), Receipt)
+
+
+async def test_without_look_up_an_operation_is_not_told(payments: PaymentClient, terms: Terms) -> None:
+    """It is refused, which is another answer than that nothing was found."""
+    await payments.refund("refund-1", terms())
+    await payments.set_behaviour(Behaviour(can_look_up=False))
+
+    with pytest.raises(RequestRefused, match="no_lookup"):
+        await payments.find("refund-1")
+
+
+async def test_everything_new_can_be_refused(payments: PaymentClient, terms: Terms) -> None:
+    """What was decided before stays as it was."""
+    before = await payments.refund("refund-1", terms())
+    await payments.set_behaviour(Behaviour(refuse=True))
+
+    assert isinstance(await payments.refund("refund-2", terms()), Rejection)
+    assert await payments.refund("refund-1", terms()) == before
+
+
+async def test_the_books_are_a_table(payments: PaymentClient, terms: Terms) -> None:
+    """One line for each movement of money, with the operation id that the service saw."""
+    receipt = await payments.refund("acme/o-1/refund-1", terms("40.00"))
+
+    assert isinstance(receipt, Receipt)
+    lines = list(csv.DictReader((await payments.books()).splitlines()))
+    assert [(line["operation_id"], line["receipt"], line["amount"]) for line in lines] == [
+        ("acme/o-1/refund-1", receipt.receipt, "40.00")
+    ]
+
+
+async def test_a_process_starts_with_the_switches_that_it_is_given(payment_process: Process, terms: Terms) -> None:
+    """So a service that is killed and started again promises what it promised before."""
+    payment_process.stop()
+    payment_process.behaviour = Behaviour(deduplicates=False)
+    payment_process.start()
+
+    async with PaymentClient(payment_process.url) as payments:
+        for _ in range(2):
+            await payments.refund("refund-1", terms())
+        assert len(await payments.ledger()) == 2
 
 
 async def test_a_client_tells_busy_from_unknown_and_from_refused() -> None:

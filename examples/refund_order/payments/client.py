@@ -98,6 +98,7 @@ class PaymentClient:
         Raises:
             OutcomeUnknown: The look-up itself had no answer.
             NotSent: The service can't be reached.
+            RequestRefused: It offers no look-up.
         """
         response = await self._send("GET", f"/refunds/{quote(operation_id, safe='')}")
         if response.status_code == _NOT_FOUND:
@@ -108,6 +109,10 @@ class PaymentClient:
         """Read every movement of money, oldest first."""
         response = await self._send("GET", "/ledger")
         return LedgerPage.model_validate_json(_checked(response).content).entries
+
+    async def books(self) -> str:
+        """Read every movement of money as a table with a header, as the service would give it to an auditor."""
+        return _checked(await self._send("GET", "/books.csv")).text
 
     async def statistics(self) -> Statistics:
         response = await self._send("GET", "/statistics")

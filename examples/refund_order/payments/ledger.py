@@ -5,6 +5,9 @@ Two tables in one SQLite file. `refunds` is the ledger, one row for each movemen
 retention has passed. Both rows of a refund are written in one transaction, so there is no moment at which
 money has moved and the id is unknown, and no reservation that a crash could leave behind.
 
+What the memory of operations is good for is what the service promises just now (`Promise`): one that does not
+deduplicate moves money without having looked.
+
 Concurrent duplicates: the transaction begins by taking SQLite's write lock. The first one decides; each
 other one waits for the lock (milliseconds, as nothing slow happens inside), finds the row of the first
 and gives the same answer. This holds for threads of one process and for several processes on one file.
@@ -36,12 +39,13 @@ CREATE TABLE IF NOT EXISTS operations (
     operation_id TEXT PRIMARY KEY,
     terms TEXT NOT NULL,
     answer TEXT NOT NULL,
-    expires_at_ms INTEGER NOT NULL
+    decided_at_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS operations_by_expiry ON operations (expires_at_ms);
+CREATE INDEX IF NOT EXISTS operations_by_age ON operations (decided_at_ms);
 """
 
 _FORGOTTEN_AT_ONCE_MAX = 100
+_FOR_EVER_MS = 2**62
 
 Row = tuple[int, str, str, str, int, int]
 
@@ -65,6 +69,26 @@ class Settled:
 
     answer: Receipt | Rejection
     replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The contract under which a request is handled.
+
+    Args:
+        deduplicates: Whether an operation id moves money once.
+        retention_ms: For how long an operation id is known; None for that of the ledger.
+        lookup_lag_ms: How long after it was decided an operation is found.
+        lookup_retention_ms: For how long it is found; None for ever.
+    """
+
+    deduplicates: bool = True
+    retention_ms: int | None = None
+    lookup_lag_ms: int = 0
+    lookup_retention_ms: int | None = None
+
+
+PROMISED = Promise()
 
 
 def wall_clock_ms() -> int:
@@ -105,6 +129,7 @@ class Ledger:
         operation_id: str,
         terms: RefundTerms,
         judge: Callable[[str, RefundTerms], Rejection | None],
+        promise: Promise = PROMISED,
     ) -> Settled:
         """Give the answer of an operation: the one that is known, or a new one, durable before this returns.
 
@@ -112,14 +137,16 @@ class Ledger:
             operation_id: What the caller calls this refund, each time that it sends it.
             terms: The parameters.
             judge: Says no to a new operation; it must be quick, as it runs under the write lock.
+            promise: The contract; where it says so, the id is taken again and the money moves again.
 
         Raises:
             OperationReused: The id is known with other terms.
         """
         with self._transaction():
             now_ms = self._now_ms()
-            self._forget(now_ms)
-            known = self._known(operation_id, now_ms)
+            known_since_ms = now_ms - (self._retention_ms if promise.retention_ms is None else promise.retention_ms)
+            self._forget(now_ms - self._retention_ms)
+            known = self._known(operation_id, known_since_ms) if promise.deduplicates else None
             if known is not None:
                 known_terms, answer = known
                 _require_same(operation_id, known_terms, terms)
@@ -128,21 +155,25 @@ class Ledger:
             self._remember(operation_id, terms, answer, now_ms)
             return Settled(answer, replayed=False)
 
-    def find(self, operation_id: str) -> Receipt | Rejection | None:
+    def find(self, operation_id: str, promise: Promise = PROMISED) -> Receipt | Rejection | None:
         """Look an operation up.
 
-        A receipt is found for ever, since the ledger is kept; a rejection until its retention has passed.
-        None means: never arrived, not yet committed, or a rejection that is forgotten.
+        A receipt is found for as long as the contract says, since the ledger is kept; a rejection until the retention
+        of the ledger has passed, too. None means: never arrived, not yet committed, not yet found, or forgotten.
         """
         with self._lock:
+            now_ms = self._now_ms()
+            until_ms = now_ms - promise.lookup_lag_ms
+            since_ms = 0 if promise.lookup_retention_ms is None else now_ms - promise.lookup_retention_ms + 1
             row: Row | None = self._database.execute(
-                "SELECT * FROM refunds WHERE operation_id = ? ORDER BY id DESC",
-                (operation_id,),
+                "SELECT * FROM refunds WHERE operation_id = ? AND committed_at_ms BETWEEN ? AND ? ORDER BY id DESC",
+                (operation_id, since_ms, until_ms),
             ).fetchone()
             if row is not None:
                 return Receipt.model_validate(_entry(row).model_dump())
-            known = self._known(operation_id, self._now_ms())
-            return None if known is None else known[1]
+            known = self._known(operation_id, max(now_ms - self._retention_ms, since_ms - 1), until_ms)
+        # A receipt that is not in the range above is not found by way of its operation either.
+        return known[1] if known is not None and isinstance(known[1], Rejection) else None
 
     def entries(self) -> tuple[LedgerEntry, ...]:
         """Read the ledger, oldest first."""
@@ -161,18 +192,20 @@ class Ledger:
                 if self._database.in_transaction:
                     self._database.execute("ROLLBACK")
 
-    def _forget(self, now_ms: int) -> None:
+    def _forget(self, before_ms: int) -> None:
         """Delete some ids whose retention has passed; a bounded number, so that no caller pays for a backlog."""
         self._database.execute(
             "DELETE FROM operations WHERE operation_id IN"
-            " (SELECT operation_id FROM operations WHERE expires_at_ms <= ? LIMIT ?)",
-            (now_ms, _FORGOTTEN_AT_ONCE_MAX),
+            " (SELECT operation_id FROM operations WHERE decided_at_ms <= ? LIMIT ?)",
+            (before_ms, _FORGOTTEN_AT_ONCE_MAX),
         )
 
-    def _known(self, operation_id: str, now_ms: int) -> tuple[RefundTerms, Receipt | Rejection] | None:
+    def _known(
+        self, operation_id: str, after_ms: int, until_ms: int | None = None
+    ) -> tuple[RefundTerms, Receipt | Rejection] | None:
         row: tuple[str, str] | None = self._database.execute(
-            "SELECT terms, answer FROM operations WHERE operation_id = ? AND expires_at_ms > ?",
-            (operation_id, now_ms),
+            "SELECT terms, answer FROM operations WHERE operation_id = ? AND decided_at_ms > ? AND decided_at_ms <= ?",
+            (operation_id, after_ms, _FOR_EVER_MS if until_ms is None else until_ms),
         ).fetchone()
         if row is None:
             return None
@@ -180,8 +213,8 @@ class Ledger:
 
     def _remember(self, operation_id: str, terms: RefundTerms, answer: Receipt | Rejection, now_ms: int) -> None:
         self._database.execute(
-            "INSERT OR REPLACE INTO operations (operation_id, terms, answer, expires_at_ms) VALUES (?, ?, ?, ?)",
-            (operation_id, terms.model_dump_json(), answer.model_dump_json(), now_ms + self._retention_ms),
+            "INSERT OR REPLACE INTO operations (operation_id, terms, answer, decided_at_ms) VALUES (?, ?, ?, ?)",
+            (operation_id, terms.model_dump_json(), answer.model_dump_json(), now_ms),
         )
 
     def _move_money(self, operation_id: str, terms: RefundTerms, now_ms: int) -> Receipt:

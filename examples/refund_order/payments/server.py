@@ -10,6 +10,8 @@ import uvicorn
 from .dropping import DroppableProtocol
 from .ledger import Ledger
 from .service import PaymentService
+from .switches import Switches
+from .wire import Behaviour
 
 LOCALHOST = "127.0.0.1"
 
@@ -23,7 +25,7 @@ def main() -> None:
     # Whoever started this process waits for the line: the socket listens already, so it may connect at once.
     print(f"http://{host}:{port}", flush=True)
     try:
-        _server(PaymentService(ledger)).run(sockets=[listener])
+        _server(PaymentService(ledger, Switches(arguments.behaviour))).run(sockets=[listener])
     finally:
         listener.close()
         ledger.close()
@@ -35,6 +37,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default=LOCALHOST)
     parser.add_argument("--port", type=int, default=0, help="0 (default) takes a free one")
     parser.add_argument("--retention-s", type=float, default=86_400.0, help="how long an operation id is known")
+    parser.add_argument(
+        "--behaviour",
+        type=Behaviour.model_validate_json,
+        default=Behaviour(),
+        metavar="JSON",
+        help="the switches to start with, as for PUT /behaviour",
+    )
     return parser
 
 

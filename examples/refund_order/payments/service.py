@@ -1,4 +1,4 @@
-"""The routes of the payment service.
+"""The routes of the payment service, and of the switches by which it is made to misbehave.
 
 POST /refunds, with the header `Idempotency-Key`: the operation id
 
@@ -7,13 +7,22 @@ POST /refunds, with the header `Idempotency-Key`: the operation id
     403  a rejection, the same one each time that this operation id is asked for within its retention
     400  no key, a key that is too long, or a body that can't be read, naming the fields
     422  the key is known with other terms, naming the fields that differ
+    503  nothing was decided: come back after `Retry-After` seconds
 
-GET /refunds/{operation id}: a receipt or a rejection, or 404 (never arrived, not committed yet, or forgotten).
-GET /ledger, GET /statistics, GET and PUT /behaviour.
+GET /refunds/{operation id}: a receipt or a rejection; 404 (never arrived, not committed yet, not found yet, or
+forgotten); 405 where the service offers no look-up.
+
+GET /ledger: every movement of money, oldest first; GET /books.csv: the same as a table with a header.
+GET /statistics: counts since this process began, as `wire.Statistics`.
+GET and PUT /behaviour: all switches at once, as `wire.Behaviour`; what a PUT leaves out has its default, and whoever
+was held goes on.
 
 A duplicate that arrives while the first one is under way waits and gets the first one's answer (see
 `ledger`); there is no "still in progress" answer that a caller would have to handle.
 """
+
+import csv
+import io
 
 import anyio
 import anyio.to_thread
@@ -26,7 +35,7 @@ from starlette.routing import Route
 from .dropping import Dropped
 from .ledger import Ledger, OperationReused, Settled
 from .switches import Switches
-from .wire import Behaviour, LedgerPage, Problem, Receipt, RefundTerms, Rejection
+from .wire import Behaviour, LedgerEntry, LedgerPage, Problem, Receipt, RefundTerms, Rejection
 
 KEY_LENGTH_MAX = 512
 
@@ -50,6 +59,7 @@ class PaymentService:
                 Route("/refunds", self.post_refund, methods=["POST"]),
                 Route("/refunds/{operation_id:path}", self.get_refund, methods=["GET"]),
                 Route("/ledger", self.get_ledger, methods=["GET"]),
+                Route("/books.csv", self.get_books, methods=["GET"]),
                 Route("/statistics", self.get_statistics, methods=["GET"]),
                 Route("/behaviour", self.get_behaviour, methods=["GET"]),
                 Route("/behaviour", self.put_behaviour, methods=["PUT"]),
@@ -71,7 +81,10 @@ class PaymentService:
     async def get_refund(self, request: Request) -> Response:
         """Look an operation up."""
         operation_id: str = request.path_params["operation_id"]
-        answer = await anyio.to_thread.run_sync(self._ledger.find, operation_id)
+        self._switches.count("lookups")
+        if not self._switches.behaviour.can_look_up:
+            return _json(Problem(error="no_lookup", message="this service can't be asked about operations"), 405)
+        answer = await anyio.to_thread.run_sync(self._ledger.find, operation_id, self._switches.promise)
         if answer is None:
             return _json(Problem(error="not_found", message=f"operation {operation_id!r} is not known"), 404)
         return _json(answer)
@@ -80,6 +93,11 @@ class PaymentService:
         """List every movement of money."""
         entries = await anyio.to_thread.run_sync(self._ledger.entries)
         return _json(LedgerPage(entries=entries))
+
+    async def get_books(self, _: Request) -> Response:
+        """List every movement of money as a table, as one would download it from such a service."""
+        entries = await anyio.to_thread.run_sync(self._ledger.entries)
+        return Response(_as_table(entries), media_type="text/csv")
 
     async def get_statistics(self, _: Request) -> Response:
         """Count what happened to the requests."""
@@ -99,15 +117,22 @@ class PaymentService:
 
     async def _refund(self, operation_id: str, terms: RefundTerms) -> Response:
         fate = self._switches.arrive(operation_id)
+        if fate.outcome == "busy":
+            return _busy()
         await anyio.sleep(fate.latency_s)
+        await self._switches.hold("before_commit")
+        if fate.outcome == "lost":
+            return Dropped()
+        settle, promise = self._ledger.settle, self._switches.promise
         try:
-            settled = await anyio.to_thread.run_sync(self._ledger.settle, operation_id, terms, self._switches.judge)
+            settled = await anyio.to_thread.run_sync(settle, operation_id, terms, self._switches.judge, promise)
         except OperationReused as error:
             self._switches.count("key_reused")
             return _json(Problem(error="key_reused", message=str(error), fields=error.fields), 422)
         if self._switches.takes_answer(fate):
             return Dropped()
         await anyio.sleep(fate.answer_delay_s)
+        await self._switches.hold("before_answer")
         return self._answer(settled)
 
     def _answer(self, settled: Settled) -> Response:
@@ -122,6 +147,23 @@ class PaymentService:
         if settled.replayed:
             response.headers["Idempotent-Replayed"] = "true"
         return response
+
+
+def _as_table(entries: tuple[LedgerEntry, ...]) -> str:
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(("operation_id", "receipt", "amount", "order", "recipient", "committed_at"))
+    for entry in entries:
+        terms = entry.terms
+        at = entry.committed_at.isoformat()
+        writer.writerow((entry.operation_id, entry.receipt, terms.amount, terms.order, terms.recipient, at))
+    return table.getvalue()
+
+
+def _busy() -> Response:
+    response = _json(Problem(error="busy", message="nothing was decided: come back later"), 503)
+    response.headers["Retry-After"] = "0.05"
+    return response
 
 
 def _key_problem(operation_id: str) -> Problem | None:
