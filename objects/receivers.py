@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import blake2b
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, cast
+from urllib.parse import quote
 
 from .signature import effect_boundaries
 from .types import Boundary
@@ -23,6 +25,12 @@ LateCalls: TypeAlias = Literal["possible", "impossible"]
 Ids: TypeAlias = Literal["qualified", "verbatim"]
 #: What becomes of further effects of an object at a receiver while one there is in question.
 WhileUnknown: TypeAlias = Literal["block", "allow"]
+#: What is done about an unknown outcome: what the contract allows, or nothing until a person says so.
+OnUnknown: TypeAlias = Literal["settle", "ask"]
+
+#: Shorter operation ids could not hold a hash that nobody meets twice.
+ID_LIMIT_MIN: Final = 32
+_HASH_BYTES_MAX: Final = 32
 
 CALL_TIMEOUT: Final = timedelta(seconds=30)
 IN_FLIGHT_MARGIN: Final = timedelta(seconds=60)
@@ -54,6 +62,7 @@ class Effect(Generic[Params_contra, Receipt_co]):
         recheck: Looks at the facts once more before the intent: `async def (params) -> facts`. What it returns is
             recorded; a `TerminalError` that it raises refuses the effect.
         compensate_with: The effect that undoes this one.
+        on_unknown: What is done about an unknown outcome.
     """
 
     receiver: Receiver
@@ -64,6 +73,7 @@ class Effect(Generic[Params_contra, Receipt_co]):
     timeout: timedelta
     recheck: Callable[[Any], Coroutine[Any, Any, Any]] | None
     compensate_with: Effect[Any, Any] | None
+    on_unknown: OnUnknown = "settle"
 
     def __repr__(self) -> str:
         return f"Effect({self.receiver.name}.{self.name})"
@@ -72,6 +82,29 @@ class Effect(Generic[Params_contra, Receipt_co]):
     def in_flight(self) -> timedelta:
         """The longest time from the first byte of a call until it can still take effect."""
         return self.receiver.in_flight or self.timeout + IN_FLIGHT_MARGIN
+
+
+def qualified_id(namespace: str, type_name: str, key_text: str, operation_id: str, limit: int) -> str:
+    """Return the operation id that a receiver sees: `namespace.Type.tenant/key.operation`, or a hash of it.
+
+    Two operations never have the same one: a dot within a part, and what is not printable ASCII, is written as in URLs.
+
+    Args:
+        namespace: The namespace of the deployment.
+        type_name: The object type.
+        key_text: The object, as `tenant/key`.
+        operation_id: The operation id, as the handler wrote it.
+        limit: How many characters the receiver takes; what is longer becomes hexadecimal digits without a dot.
+    """
+    parts = (namespace, type_name, key_text, operation_id)
+    readable = ".".join(quote(part, safe=_PLAIN).replace(".", "%2E") for part in parts)
+    if len(readable) <= limit:
+        return readable
+    return blake2b(readable.encode(), digest_size=min(limit // 2, _HASH_BYTES_MAX)).hexdigest()
+
+
+#: What stands in an operation id as it is, beside letters, digits and `_.-~`.
+_PLAIN: Final = "/:@+=,;!"
 
 
 class Receiver:
@@ -134,6 +167,11 @@ class Receiver:
         return f"Receiver({self.name!r}, owner={self.owner!r})"
 
     @property
+    def can_settle(self) -> bool:
+        """Whether it offers anything by which an unknown outcome could be settled without people."""
+        return self.lookup is not None or self.deduplicates is not None
+
+    @property
     def effects(self) -> tuple[Effect[Any, Any], ...]:
         """What is asked of it, in the order of declaration."""
         return tuple(self._effects.values())
@@ -145,6 +183,7 @@ class Receiver:
         timeout: timedelta = CALL_TIMEOUT,
         recheck: Callable[[Any], Coroutine[Any, Any, Any]] | None = None,
         compensate_with: Effect[Any, Any] | None = None,
+        on_unknown: OnUnknown | None = None,
     ) -> Callable[[Callable[[str, Params], Coroutine[Any, Any, Receipt]]], Effect[Params, Receipt]]:
         """Declare an effect: `async def send_refund(operation_id: str, terms: RefundTerms) -> Receipt`.
 
@@ -163,6 +202,7 @@ class Receiver:
                 timeout=timeout,
                 recheck=recheck,
                 compensate_with=compensate_with,
+                on_unknown=on_unknown or ("settle" if self.can_settle else "ask"),
             )
             self._effects[name] = cast("Effect[Any, Any]", effect)
             return effect

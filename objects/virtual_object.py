@@ -1,13 +1,14 @@
 """Object types: a name, its handlers and its policies."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from ..journal.errors import InvalidOutput, RegistrationError, UnknownHandler
 from ..journal.key import is_name
+from .approvals import Proposal
 from .handler import (
     CHECKPOINTS,
     Handler,
@@ -18,6 +19,7 @@ from .handler import (
     shared_decorator,
 )
 from .policies import RetryPolicy
+from .receivers import Effect
 from .signature import Kind, read_signature
 from .types import Boundary, make_boundary
 from .validator import validator_of
@@ -29,6 +31,8 @@ _NAME_REMEDY: Final = "a name begins with a letter and has at most 64 letters, d
 
 #: Brings an object's state, plain values by name, from an older version to the newest one.
 Migrate: TypeAlias = Callable[[dict[str, Any], int], dict[str, Any]]
+#: Whether somebody may decide on a proposal; asked at the decision, and again before what was approved is done.
+MayApprove: TypeAlias = Callable[[str, Proposal], Coroutine[Any, Any, bool]]
 
 
 class VirtualObject:
@@ -38,6 +42,9 @@ class VirtualObject:
         name: Part of every key of the store and every invocation id: keep it for as long as there is data.
         owner: Who is in charge of stuck work; named in errors, in `doctor` and in the metrics.
         state: The types of state values by name; `ctx.set` checks against them.
+        effects: The outside actions that its handlers may ask for.
+        may_approve: `async def may_approve(approver, proposal) -> bool`: whether somebody may decide on a proposal.
+            It is asked at the decision, and again before what was approved is done. Without it, everybody may.
         partitions: Units of ownership, fixed at first use; without it, the deployment's (16).
         backlog: Invocations that may wait in one lane; without it, the deployment's (1,000).
         on_paused: Whether a paused invocation holds the lane or lets the next one pass.
@@ -60,6 +67,8 @@ class VirtualObject:
         *,
         owner: str,
         state: Mapping[str, Any] | None = None,
+        effects: Iterable[Effect[Any, Any]] = (),
+        may_approve: MayApprove | None = None,
         partitions: int | None = None,
         backlog: int | None = None,
         on_paused: Literal["hold", "skip"] = "hold",
@@ -88,6 +97,8 @@ class VirtualObject:
         self.state_version: Final = state_version
         self.migrate: Final = migrate
         self.state: Final[Mapping[str, Boundary[Any]]] = MappingProxyType(_boundaries(what, state or {}))
+        self.effects: Final[Mapping[tuple[str, str], Effect[Any, Any]]] = MappingProxyType(_effects(what, effects))
+        self.may_approve: Final = may_approve
         self._versions: dict[tuple[str, int], Handler[Any, Any]] = {}
         self._newest: dict[str, Handler[Any, Any]] = {}
 
@@ -128,6 +139,10 @@ class VirtualObject:
             shown = name if version is None else f"{name}, version {version}"
             raise UnknownHandler(self.name, shown, tuple(sorted(self._newest)))
         return found
+
+    def find_effect(self, receiver: str, name: str) -> Effect[Any, Any] | None:
+        """The effect of a name at the receiver of a name; None where the object type does not list it."""
+        return self.effects.get((receiver, name))
 
     def _register(self, function: Callable[..., Any], kind: Kind, options: HandlerOptions) -> Handler[Any, Any]:
         signature = read_signature(function, kind)
@@ -189,6 +204,20 @@ def _boundaries(what: str, forms: Mapping[str, Any]) -> dict[str, Boundary[Any]]
         except RegistrationError as error:
             raise RegistrationError(f"{what}: {error.what}", parameter="state", remedy=error.remedy) from error
     return boundaries
+
+
+def _effects(what: str, listed: Iterable[object]) -> dict[tuple[str, str], Effect[Any, Any]]:
+    effects: dict[tuple[str, str], Effect[Any, Any]] = {}
+    for each in listed:
+        is_effect = isinstance(each, Effect)
+        remedy = 'list what `@receiver.effect("name")` returns'
+        _require(is_effect, f"{what}: {each!r} is no effect", "effects", remedy)
+        effect = cast("Effect[Any, Any]", each)
+        known = effects.setdefault((effect.receiver.name, effect.name), effect)
+        remedy = "an operation is found again by the names of receiver and effect: rename one"
+        twice = f"{what} has two effects {effect.receiver.name}.{effect.name}"
+        _require(known is effect, twice, "effects", remedy)
+    return effects
 
 
 def _check_retention(what: str, retention: timedelta | None) -> None:
