@@ -282,6 +282,11 @@ def restart_may_lose(facts: ServerFacts, durability: Durability) -> bool:
     return durability != "fsync" or _without_fsync(facts) is not None
 
 
+def may_lose_confirmed(facts: ServerFacts, durability: Durability) -> bool:
+    """Return whether what was answered may be lost, since nothing was promised or the server can't keep the promise."""
+    return durability == "server" or _weaker_than(facts, durability) is not None
+
+
 def _age(facts: ServerFacts) -> Doubt | None:
     oldest = OLDEST_VALKEY if facts.name == "Valkey" else OLDEST_REDIS
     if facts.version_numbers >= oldest:

@@ -10,6 +10,8 @@ from typing import Any, Final, cast
 
 from ..journal.errors import RegistrationError, UnknownObject
 from .handler import Handler
+from .receiver_checks import check_windows
+from .receivers import Effect, Receiver
 from .settings import Settings
 from .virtual_object import VirtualObject
 
@@ -21,13 +23,22 @@ class App:
 
     Args:
         objects: The object types.
+        receivers: Receivers beside those of the effects that the object types list, so that `keylane effects plan` and
+            `keylane contract` know of them.
         settings: The numbers of the deployment; without it, those of the environment.
 
     Raises:
-        RegistrationError: Two object types have one name, or something is no object type.
+        RegistrationError: Two object types or two receivers have one name, something is neither, or what a receiver
+            promises could never be used with the lease of these settings.
     """
 
-    def __init__(self, objects: Iterable[VirtualObject] | VirtualObject, *, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        objects: Iterable[VirtualObject] | VirtualObject,
+        *,
+        receivers: Iterable[Receiver] = (),
+        settings: Settings | None = None,
+    ) -> None:
         listed = [objects] if isinstance(objects, VirtualObject) else list(objects)
         hosted: dict[str, VirtualObject] = {}
         for item in listed:
@@ -41,9 +52,19 @@ class App:
             raise RegistrationError("App hosts nothing", parameter="objects", remedy="list at least one VirtualObject")
         self.objects: Final[Mapping[str, VirtualObject]] = MappingProxyType(hosted)
         self.settings: Final = Settings() if settings is None else settings
+        self.receivers: Final[Mapping[str, Receiver]] = MappingProxyType(_receivers(hosted.values(), receivers))
+        for effect in self.effects:
+            check_windows(effect, int(self.settings.lease_seconds * 1000))
 
     def __repr__(self) -> str:
         return f"App([{', '.join(self.objects)}])"
+
+    @property
+    def effects(self) -> tuple[Effect[Any, Any], ...]:
+        """The effects that its object types list, each once, and those of the receivers that it names besides."""
+        listed = [effect for each in self.objects.values() for effect in each.effects.values()]
+        declared = [effect for each in self.receivers.values() for effect in each.effects]
+        return tuple(dict.fromkeys([*listed, *declared]))
 
     def find(self, name: str) -> VirtualObject:
         """The object type of a name.
@@ -54,6 +75,18 @@ class App:
         if name not in self.objects:
             raise UnknownObject(name, tuple(sorted(self.objects)))
         return self.objects[name]
+
+
+def _receivers(objects: Iterable[VirtualObject], named: Iterable[Receiver]) -> dict[str, Receiver]:
+    receivers: dict[str, Receiver] = {}
+    asked = [effect.receiver for each in objects for effect in each.effects.values()]
+    for each in [*named, *asked]:
+        if not isinstance(cast("object", each), Receiver):
+            raise RegistrationError(f"{each!r} is no receiver", parameter="receivers", remedy="list Receivers")
+        if receivers.setdefault(each.name, each) is not each:
+            remedy = "an effect is found again by the name of its receiver: rename one, or declare it once"
+            raise RegistrationError(f"two receivers are named {each.name!r}", parameter="receivers", remedy=remedy)
+    return receivers
 
 
 def _check_object(item: object) -> None:
@@ -68,7 +101,9 @@ def _check_object(item: object) -> None:
 def app_of(hosted: App | VirtualObject | Iterable[VirtualObject], *, settings: Settings | None = None) -> App:
     """The app that was given, or one made of the object types that were given."""
     if isinstance(hosted, App):
-        return hosted if settings is None else App(hosted.objects.values(), settings=settings)
+        if settings is None:
+            return hosted
+        return App(hosted.objects.values(), receivers=hosted.receivers.values(), settings=settings)
     return App(hosted, settings=settings)
 
 

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, cast
 from urllib.parse import quote
 
+from .receiver_checks import check_deduplication, check_effect, check_receiver
 from .signature import effect_boundaries
 from .types import Boundary
 
@@ -28,8 +29,6 @@ WhileUnknown: TypeAlias = Literal["block", "allow"]
 #: What is done about an unknown outcome: what the contract allows, or nothing until a person says so.
 OnUnknown: TypeAlias = Literal["settle", "ask"]
 
-#: Shorter operation ids could not hold a hash that nobody meets twice.
-ID_LIMIT_MIN: Final = 32
 _HASH_BYTES_MAX: Final = 32
 
 CALL_TIMEOUT: Final = timedelta(seconds=30)
@@ -43,9 +42,15 @@ class Deduplicates:
 
     Args:
         retention: For how long it knows an operation id, from the first request.
+
+    Raises:
+        RegistrationError: The retention is zero, negative or above ten years.
     """
 
     retention: timedelta
+
+    def __post_init__(self) -> None:
+        check_deduplication(self.retention)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -127,6 +132,9 @@ class Receiver:
         while_unknown: What becomes of further effects of an object here while one is in question.
         reconcile_within: How soon a person has to settle what stays unknown.
         runbook: What that person should know.
+
+    Raises:
+        RegistrationError: The declaration contradicts itself; the error names the parameter and the remedy.
     """
 
     def __init__(
@@ -162,6 +170,7 @@ class Receiver:
         self.reconcile_within: Final = reconcile_within
         self.runbook: Final = runbook
         self._effects: dict[str, Effect[Any, Any]] = {}
+        check_receiver(self)
 
     def __repr__(self) -> str:
         return f"Receiver({self.name!r}, owner={self.owner!r})"
@@ -189,11 +198,23 @@ class Receiver:
 
         The function hands the operation id to the receiver. It returns the receipt, raises `Rejected` where the
         receiver said no, and `NotSent` where nothing has left. Any other exception leaves open what happened.
+
+        Args:
+            name: Its name among the effects of the receiver; an approval for it names it as the action.
+            timeout: How long one call may take.
+            recheck: Looks at the facts once more before the intent: `async def (params) -> facts`.
+            compensate_with: The effect that undoes this one; it takes the same parameters.
+            on_unknown: `"settle"` has an unknown outcome settled by what the receiver offers, `"ask"` puts it before
+                people at once. The default is to settle where the receiver offers anything.
+
+        Raises:
+            RegistrationError: The receiver can't have such an effect; the error names the parameter and the remedy.
         """
 
         def declare(function: Callable[[str, Params], Coroutine[Any, Any, Receipt]]) -> Effect[Params, Receipt]:
             params, receipt = effect_boundaries(function)
-            effect = Effect[Params, Receipt](
+            # A parametrised call would set an attribute, which a frozen class with slots refuses.
+            effect: Effect[Params, Receipt] = Effect(
                 receiver=self,
                 name=name,
                 function=function,
@@ -204,6 +225,7 @@ class Receiver:
                 compensate_with=compensate_with,
                 on_unknown=on_unknown or ("settle" if self.can_settle else "ask"),
             )
+            check_effect(effect)
             self._effects[name] = cast("Effect[Any, Any]", effect)
             return effect
 

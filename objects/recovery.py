@@ -224,6 +224,19 @@ def absence_counts(contract: Contract, question: Question) -> bool:
     return asked_ms + contract.in_flight_ms + contract.lease_ms < question.first_ms + contract.found_ms
 
 
+def may_ever_resend(contract: Contract) -> bool:
+    """Return whether a receiver that takes an operation id once knows it for long enough to be sent it again."""
+    return contract.dedup_ms is None or contract.in_flight_ms + contract.lease_ms < contract.dedup_ms
+
+
+def may_ever_count(contract: Contract) -> bool:
+    """Return whether there is a time at which absence counts, where the first attempt is sent at the last moment."""
+    if contract.found_ms is None:
+        return True
+    quiet = contract.lease_ms + contract.in_flight_ms + contract.lag_ms
+    return quiet + contract.in_flight_ms + contract.lease_ms < contract.found_ms
+
+
 def pause_ms(times: int) -> int:
     """Return the pause after something was tried so many times, in ms."""
     return min(LOOKUP_FIRST_MS << min(max(times - 1, 0), 32), LOOKUP_LAST_MS)

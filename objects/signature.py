@@ -63,10 +63,37 @@ def effect_boundaries(function: Callable[..., Any]) -> tuple[Boundary[Any], Boun
     name = function.__qualname__.replace("<locals>.", "")
     remedy = "write async def name(operation_id: str, params: Params) -> Receipt"
     positional = [each for each in inspect.signature(function).parameters.values() if each.kind in _POSITIONAL]
-    if not inspect.iscoroutinefunction(function) or len(positional) != _EFFECT_PARAMETERS:
+    if not takes(function, _EFFECT_PARAMETERS) or len(positional) != _EFFECT_PARAMETERS:
         raise RegistrationError(f"{name} can't be the function of an effect", parameter="function", remedy=remedy)
     annotations = _Annotations.around(function)
     return annotations.boundary(positional[1].name, InvalidInput), annotations.boundary(_RETURN, InvalidOutput)
+
+
+def takes(function: object, count: int) -> bool:
+    """Return whether something is an `async def` that can be called with so many arguments."""
+    if not callable(function) or not inspect.iscoroutinefunction(function):
+        return False
+    try:
+        inspect.signature(cast("Callable[..., Any]", function)).bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
+def lookup_forms(function: Callable[..., Any]) -> tuple[Any, Any]:
+    """Return what a look-up takes beside the operation id and what it finds; `Any` where that is not annotated.
+
+    Raises:
+        RegistrationError: An annotation can't be resolved.
+    """
+    plain = _function_of(function)
+    if plain is None:
+        return Any, Any
+    positional = [each for each in inspect.signature(function).parameters.values() if each.kind in _POSITIONAL]
+    annotations = _Annotations.around(plain)
+    taken = positional[1].name if len(positional) >= _EFFECT_PARAMETERS else ""
+    forms = [annotations.form(name, "") if name in annotations.raw else Any for name in (taken, _RETURN)]
+    return forms[0], forms[1]
 
 
 _EFFECT_PARAMETERS: Final = 2

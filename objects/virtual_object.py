@@ -20,7 +20,7 @@ from .handler import (
 )
 from .policies import RetryPolicy
 from .receivers import Effect
-from .signature import Kind, read_signature
+from .signature import Kind, read_signature, takes
 from .types import Boundary, make_boundary
 from .validator import validator_of
 
@@ -42,7 +42,7 @@ class VirtualObject:
         name: Part of every key of the store and every invocation id: keep it for as long as there is data.
         owner: Who is in charge of stuck work; named in errors, in `doctor` and in the metrics.
         state: The types of state values by name; `ctx.set` checks against them.
-        effects: The outside actions that its handlers may ask for.
+        effects: The outside actions that its handlers may ask for; those that undo them come with them.
         may_approve: `async def may_approve(approver, proposal) -> bool`: whether somebody may decide on a proposal.
             It is asked at the decision, and again before what was approved is done. Without it, everybody may.
         partitions: Units of ownership, fixed at first use; without it, the deployment's (16).
@@ -87,6 +87,7 @@ class VirtualObject:
         _require(is_known, f"{what}: on_paused is {on_paused!r}", "on_paused", 'it must be "hold" or "skip"')
         _check_retention(what, idempotency_retention)
         _check_migration(what, state_version, migrate)
+        _check_approver(what, may_approve)
         self.name: Final = name
         self.owner: Final = owner
         self.partitions: Final = partitions
@@ -208,16 +209,24 @@ def _boundaries(what: str, forms: Mapping[str, Any]) -> dict[str, Boundary[Any]]
 
 def _effects(what: str, listed: Iterable[object]) -> dict[tuple[str, str], Effect[Any, Any]]:
     effects: dict[tuple[str, str], Effect[Any, Any]] = {}
-    for each in listed:
-        is_effect = isinstance(each, Effect)
+    waiting = list(listed)
+    for each in waiting:
         remedy = 'list what `@receiver.effect("name")` returns'
-        _require(is_effect, f"{what}: {each!r} is no effect", "effects", remedy)
+        _require(isinstance(each, Effect), f"{what}: {each!r} is no effect", "effects", remedy)
         effect = cast("Effect[Any, Any]", each)
         known = effects.setdefault((effect.receiver.name, effect.name), effect)
-        remedy = "an operation is found again by the names of receiver and effect: rename one"
         twice = f"{what} has two effects {effect.receiver.name}.{effect.name}"
+        remedy = "an effect is found again by its name and its receiver's: rename one, or declare the receiver once"
         _require(known is effect, twice, "effects", remedy)
+        # What undoes an effect is asked for where it was asked for.
+        waiting += [effect.compensate_with] if effect.compensate_with is not None else []
     return effects
+
+
+def _check_approver(what: str, may_approve: object) -> None:
+    is_fit = may_approve is None or takes(may_approve, 2)
+    remedy = "write async def may_approve(approver: str, proposal: Proposal) -> bool"
+    _require(is_fit, f"{what}: {may_approve!r} can't say who may approve", "may_approve", remedy)
 
 
 def _check_retention(what: str, retention: timedelta | None) -> None:

@@ -21,6 +21,7 @@ from ..objects.settings import Settings
 from ..objects.virtual_object import VirtualObject
 from .client import Client
 from .sizing import sized
+from .unsettled import refuse_unsettled
 from .worker import Worker
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ class Runtime:
         facts = await read_all_facts(store)
         limit = self.settings.payload_limit_bytes
         check_all(store, facts, self.durability, allow_unsafe=self._allow_unsafe, payload_limit_bytes=limit)
+        refuse_unsettled(self.app, facts, self.durability)
         logger.info("%s", promise_of(store, facts, self.durability))
         for remark in dict.fromkeys(remark for each in facts for remark in advice(each)):
             logger.info("%s", remark)

@@ -5,11 +5,15 @@ Everything a user writes against is imported from here; the modules behind it ar
 
 from .journal.cancel_report import CancelOutcome, CancelReport
 from .journal.errors import (
+    ApprovalDeclined,
+    ApprovalExpired,
+    ApprovalUnfit,
     CallError,
     CallTimeout,
     Cancelled,
     Deadlock,
     Draining,
+    EffectConflict,
     EffectRejected,
     Fenced,
     IdempotencyConflict,
@@ -24,9 +28,11 @@ from .journal.errors import (
     KeylaneError,
     MessageLost,
     MigrationFailed,
+    NotSent,
     Overloaded,
     PayloadTooLarge,
     RegistrationError,
+    Rejected,
     ResultExpired,
     RetryableError,
     SchemaMismatch,
@@ -47,11 +53,13 @@ from .journal.errors import (
 from .journal.key import Key
 from .journal.safety import Replicated
 from .objects.app import App
+from .objects.approvals import Approval, Proposal
 from .objects.branching import BranchGroup, DurableTask
 from .objects.context import BlockingObjectContext, BlockingSharedContext, ObjectContext, SharedContext
 from .objects.handler import Handler, NoInput
 from .objects.messaging import Sent
 from .objects.policies import RetryPolicy
+from .objects.receivers import Deduplicates, Effect, Receiver
 from .objects.settings import Settings
 from .objects.verdicts import Accepted, AlreadyCompleted, Expired, NotPermitted, UnknownTarget, WaitVerdict
 from .objects.virtual_object import VirtualObject
@@ -65,6 +73,10 @@ __all__ = [
     "Accepted",
     "AlreadyCompleted",
     "App",
+    "Approval",
+    "ApprovalDeclined",
+    "ApprovalExpired",
+    "ApprovalUnfit",
     "Awakeable",
     "BlockingAwakeable",
     "BlockingClient",
@@ -78,8 +90,11 @@ __all__ = [
     "Cancelled",
     "Client",
     "Deadlock",
+    "Deduplicates",
     "Draining",
     "DurableTask",
+    "Effect",
+    "EffectConflict",
     "EffectRejected",
     "Expired",
     "Fenced",
@@ -100,10 +115,14 @@ __all__ = [
     "MigrationFailed",
     "NoInput",
     "NotPermitted",
+    "NotSent",
     "ObjectContext",
     "Overloaded",
     "PayloadTooLarge",
+    "Proposal",
+    "Receiver",
     "RegistrationError",
+    "Rejected",
     "Replicated",
     "ResultExpired",
     "RetryPolicy",

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.objects.receivers import ID_LIMIT_MIN, qualified_id
+from keylane.objects.receiver_checks import ID_LIMIT_MIN
+from keylane.objects.receivers import qualified_id
 
 names = st.from_regex(r"[A-Za-z][A-Za-z0-9_.-]{0,5}", fullmatch=True)
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
