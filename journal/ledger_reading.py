@@ -65,6 +65,7 @@ class Found(Generic[K]):
         due_ms: When it is due: an effect to be settled by people, a proposal to expire.
         entry: The effect or proposal; None where it is gone, or can't be read.
         problem: Why it is None.
+        is_gone: Whether it is None because nothing is there.
     """
 
     space: PartitionSpace
@@ -72,6 +73,7 @@ class Found(Generic[K]):
     due_ms: int
     entry: K | None
     problem: str | None = None
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,7 @@ async def _entries(store: Store, members: Sequence[Indexed], kind: AgendaKind, f
     found: list[Found[E]] = []
     for (each, item), data in zip(named_, await ask(store, words, keys), strict=True):
         entry, problem = _decoded(data, form)
-        found.append(Found(each.space, item, each.due_ms, entry, problem))
+        found.append(Found(each.space, item, each.due_ms, entry, problem, is_gone=data is None))
     return found
 
 
