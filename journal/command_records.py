@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TypeAlias
 
 from .outcomes import Failure
@@ -11,6 +12,27 @@ from .place import Place
 
 #: State values that were read since the record before: name to packed value, None where there was none.
 Reads: TypeAlias = Mapping[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUsage:
+    """What the answer of a model took.
+
+    Args:
+        model: The model that answered.
+        input_tokens: How many tokens it was given.
+        output_tokens: How many it gave.
+        cost: What that cost; None where nobody said.
+        currency: Of the cost.
+        lost: Calls before this one for the same answer whose end nobody knows: each may have been billed as well.
+    """
+
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cost: Decimal | None
+    currency: str
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +45,38 @@ class StepCompleted:
         result: Packed result.
         reads: State read since the record before.
         notes: Packed answers of the clock since the record before, in order.
+        usage: What the answer of a model took, where the step asked one.
     """
 
     index: Place
     name: str
     result: bytes
+    reads: Reads = field(default_factory=dict[str, bytes | None])
+    notes: tuple[bytes, ...] = ()
+    usage: ModelUsage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCallBegun:
+    """A model is about to be asked: written before each call, since each may be billed whatever becomes of its answer.
+
+    Args:
+        index: Place of the step in the invocation.
+        name: Name of the step.
+        call: Which call of this step it is, counted from 1.
+        model: The model that is asked.
+        digest: Digest of what it is asked.
+        lost: How many of the calls before have no known end.
+        reads: State read since the record before.
+        notes: Packed answers of the clock since the record before, in order.
+    """
+
+    index: Place
+    name: str
+    call: int
+    model: str
+    digest: bytes
+    lost: int = 0
     reads: Reads = field(default_factory=dict[str, bytes | None])
     notes: tuple[bytes, ...] = ()
 
@@ -337,6 +386,7 @@ Command: TypeAlias = (
     StepCompleted
     | StepAttemptFailed
     | StepFailed
+    | ModelCallBegun
     | MessageSent
     | CallStarted
     | CallCompleted

@@ -7,6 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from .blobs import size_of
+from .command_records import ModelUsage
+from .model_calls import ModelSpending
 from .outcomes import Failure
 from .place import Place as CommandPlace
 from .records import PauseReason
@@ -68,6 +70,7 @@ class Step:
         failed_attempts: Recorded attempts that failed, since acceptance.
         size_bytes: Size of its packed result, None where it has none.
         error: Its last error.
+        usage: What the answer of a model took, where the step asked one and has it.
     """
 
     index: CommandPlace
@@ -77,6 +80,7 @@ class Step:
     failed_attempts: int = 0
     size_bytes: int | None = None
     error: Failure | None = None
+    usage: ModelUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +248,7 @@ class InvocationDescription:
         has_released_lane: Whether it has left its lane to others while it waits.
         behind: Who holds the lane that it waits for, where it is another one.
         pauses: What stops the exclusive work of its object.
+        models: What its model calls took, None where it has made none.
     """
 
     id: str
@@ -276,6 +281,7 @@ class InvocationDescription:
     has_released_lane: bool = False
     behind: LaneHolder | None = None
     pauses: tuple[ObjectPause, ...] = ()
+    models: ModelSpending | None = None
 
     @property
     def is_known(self) -> bool:
@@ -381,6 +387,7 @@ class What(StrEnum):
     STEP = "step"
     STEP_RETRY = "step attempt failed"
     STEP_FAILED = "step failed"
+    MODEL_CALL = "model call"
     RETRY = "attempt failed"
     PAUSED = "paused"
     RESUMED = "resumed"

@@ -20,6 +20,7 @@ from .command_records import (
     CompensationStarted,
     EffectStarted,
     MessageSent,
+    ModelCallBegun,
     Proposed,
     StepAttemptFailed,
     StepCompleted,
@@ -243,6 +244,8 @@ def _standing_at_command(record: Command) -> Standing:
             return waiting._replace(retry_after_ms=record.retry_after_ms, error=record.error)
         case StepFailed():
             return Standing(Status.RUNNING, records=1, steps=index + 1, error=record.error)
+        case ModelCallBegun():
+            return Standing(Status.RUNNING, records=1, steps=index)
         case _:
             return Standing(Status.RUNNING, records=1, steps=index + 1)
 
@@ -347,14 +350,16 @@ def _note_end(steps: dict[Place, Step], note: Noted, record: _Ended) -> None:
 
 def _note_step(steps: dict[Place, Step], note: Noted) -> None:
     record = note.record
-    if not isinstance(record, StepCompleted | StepFailed | StepAttemptFailed):
+    if not isinstance(record, StepCompleted | StepFailed | StepAttemptFailed | ModelCallBegun):
         return
     before = steps.get(record.index)
     failed_attempts = 0 if before is None else before.failed_attempts
     step = Step(record.index, record.name, moment(note.at_ms), is_settled=True, failed_attempts=failed_attempts)
     match record:
         case StepCompleted():
-            steps[record.index] = replace(step, size_bytes=size_of(record.result))
+            steps[record.index] = replace(step, size_bytes=size_of(record.result), usage=record.usage)
+        case ModelCallBegun():
+            steps[record.index] = replace(step, is_settled=False, error=None if before is None else before.error)
         case StepFailed():
             steps[record.index] = replace(step, error=record.error)
         case StepAttemptFailed():

@@ -23,6 +23,7 @@ from .key import InvocationId, Key, format_id
 from .keyspace import PartitionSpace
 from .lane_holding import held_since, with_lane
 from .lane_reading import ask
+from .model_calls import spending_of
 from .noted import Bound, Noted, moment, noted, read_stream, standing_of, steps_of
 from .open_reading import (
     INBOX,
@@ -135,6 +136,8 @@ def _with_records(
     if isinstance(accepted, Accepted):
         told = replace(told, key=accepted.key, handler=accepted.handler, version=accepted.version)
     is_over = status in TERMINAL
+    records = [each.record for each in notes if each.record is not None]
+    spent = spending_of(records)
     note = "its result is no longer kept" if is_over and told.result is None else ""
     if around.full is not None and status in (Status.QUEUED, Status.RUNNING):
         note = f"its next step waits until there is room: {around.full}"
@@ -151,13 +154,14 @@ def _with_records(
         error=None if standing is None else standing.error,
         pause=pause_of(notes, around),
         cancel=cancel_of(notes),
-        compensation_failed=is_half_undone([note.record for note in notes if note.record is not None]),
+        compensation_failed=is_half_undone(records),
         retry_due_at=None if is_over else due_at,
         waits_for=None if standing is None or is_over else _waits_for(told.id, standing, notes, due_at),
         undecodable=problem,
         is_cut=is_cut,
         signals=() if is_over else early_of(notes),
         has_released_lane=standing is not None and standing.is_aside,
+        models=spent if spent.calls else None,
     )
 
 

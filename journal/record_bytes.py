@@ -15,6 +15,7 @@ from .command_records import (
     CompensationStarted,
     EffectStarted,
     MessageSent,
+    ModelCallBegun,
     Proposed,
     StepAttemptFailed,
     StepCompleted,
@@ -44,6 +45,7 @@ from .fields import (
     text_of,
 )
 from .messages import a_caller
+from .model_calls import USAGE_LAYOUT, fields_of_usage
 from .outcomes import FAILURE_LAYOUT, fields_of_failure
 from .place import a_place
 from .records import (
@@ -101,6 +103,7 @@ _RESTARTED: Final = 31
 _EFFECT_STARTED: Final = 32
 _PROPOSED: Final = 33
 _APPROVAL_AWAITED: Final = 34
+_MODEL_CALL_BEGUN: Final = 35
 
 
 def encode(record: Record) -> bytes:
@@ -123,7 +126,8 @@ def _accepted(r: Accepted) -> bytes:
 
 
 def _step_completed(r: StepCompleted) -> bytes:
-    return pack((_STEP_COMPLETED, r.index, r.name, r.result, dict(r.reads), r.notes))
+    fields = (_STEP_COMPLETED, r.index, r.name, r.result, dict(r.reads), r.notes)
+    return pack(fields if r.usage is None else (*fields, fields_of_usage(r.usage)))
 
 
 def _step_attempt_failed(r: StepAttemptFailed) -> bytes:
@@ -267,6 +271,10 @@ def _approval_awaited(r: ApprovalAwaited) -> bytes:
     return pack((*fields, True) if r.releases else fields)
 
 
+def _model_call_begun(r: ModelCallBegun) -> bytes:
+    return pack((_MODEL_CALL_BEGUN, r.index, r.name, r.call, r.model, r.digest, r.lost, dict(r.reads), r.notes))
+
+
 _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     Accepted: _accepted,
     StepCompleted: _step_completed,
@@ -302,6 +310,7 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     EffectStarted: _effect_started,
     Proposed: _proposed,
     ApprovalAwaited: _approval_awaited,
+    ModelCallBegun: _model_call_begun,
 }
 
 
@@ -315,7 +324,7 @@ _LAYOUTS: Final[Mapping[int, Layout[Record]]] = {
     _ACCEPTED: Layout(
         Accepted, (some_bytes, a_text, a_number, a_text, _maybe_bytes, _maybe_bytes, _maybe_bytes), (a_caller,)
     ),
-    _STEP_COMPLETED: Layout(StepCompleted, (a_place, a_text, some_bytes, *_context)),
+    _STEP_COMPLETED: Layout(StepCompleted, (a_place, a_text, some_bytes, *_context), (optional(nested(USAGE_LAYOUT)),)),
     _STEP_ATTEMPT_FAILED: Layout(StepAttemptFailed, (a_place, a_text, a_number, _a_failure, a_number, *_context)),
     _STEP_FAILED: Layout(StepFailed, (a_place, a_text, _a_failure, *_context)),
     _ATTEMPT_FAILED: Layout(AttemptFailed, (a_number, _a_failure, a_number)),
@@ -350,4 +359,5 @@ _LAYOUTS: Final[Mapping[int, Layout[Record]]] = {
     _EFFECT_STARTED: Layout(EffectStarted, (a_place, a_text, a_text, a_text, some_bytes, *_context), (a_flag,)),
     _PROPOSED: Layout(Proposed, (a_place, a_text, a_number, some_bytes, *_context)),
     _APPROVAL_AWAITED: Layout(ApprovalAwaited, (a_place, a_text, a_number, *_context), (a_flag,)),
+    _MODEL_CALL_BEGUN: Layout(ModelCallBegun, (a_place, a_text, a_number, a_text, some_bytes, a_number, *_context)),
 }

@@ -19,6 +19,7 @@ from .command_records import (
     CompensationStarted,
     EffectStarted,
     MessageSent,
+    ModelCallBegun,
     Proposed,
     StepAttemptFailed,
     StepCompleted,
@@ -34,6 +35,7 @@ from .descriptions import Event, What
 from .key import format_id
 from .keyspace import PartitionSpace
 from .lane_reading import ask
+from .model_calls import of_models_in_words
 from .noted import Noted, moment, named, noted, seconds_of, written_at_ms
 from .outcomes import Failure, Refused, Rejected, Replayed, Stopped, Succeeded, decode_outcome
 from .place import Place, format_place
@@ -272,6 +274,7 @@ _WHAT: Final[Mapping[type, What]] = {
     StepCompleted: What.STEP,
     StepAttemptFailed: What.STEP_RETRY,
     StepFailed: What.STEP_FAILED,
+    ModelCallBegun: What.MODEL_CALL,
     AttemptFailed: What.RETRY,
     Paused: What.PAUSED,
     Resumed: What.RESUMED,
@@ -306,7 +309,7 @@ _WHAT: Final[Mapping[type, What]] = {
 
 def _name(record: Record) -> str:
     match record:
-        case StepCompleted() | StepAttemptFailed() | StepFailed() | CompensationSkipped():
+        case StepCompleted() | StepAttemptFailed() | StepFailed() | ModelCallBegun() | CompensationSkipped():
             return record.name
         case WaitStarted() | SignalReceived():
             return record.name or f"awakeable {format_place(cast('Place', record.awakeable))}"
@@ -328,6 +331,8 @@ def _detail(record: Record) -> str:
             return f"attempt {record.attempt}: {in_words(record.error)}; again after {record.retry_after_ms} ms"
         case StepFailed() | Failed():
             return in_words(record.error)
+        case ModelCallBegun() | StepCompleted():
+            return of_models_in_words(record)
         case Scheduled() | TimerSet():
             return f"for {seconds_of(record.delay_ms)}"
         case MessageSent():

@@ -1,6 +1,7 @@
 """The state machine of an invocation: which record may follow which, and where an invocation stands after it.
 
     (nothing) ── Accepted ──> queued ──┬── StepCompleted, StepFailed, MessageSent, AwakeableMade, Proposed ──> running
+                                       ├── ModelCallBegun ──> running (and its place is not settled yet)
                                        ├── StepAttemptFailed, AttemptFailed ──> waiting (for its next attempt)
                                        ├── CallStarted ──> waiting ── CallCompleted ──> running
                                        ├── TimerSet ──> waiting ── TimerFired ──> running
@@ -35,6 +36,7 @@ from .command_records import (
     CompensationStarted,
     EffectStarted,
     MessageSent,
+    ModelCallBegun,
     Proposed,
     StepAttemptFailed,
     StepCompleted,
@@ -80,7 +82,7 @@ _Settled: TypeAlias = (
     | CancelDelivered
     | CompensationSkipped
 )
-_Next: TypeAlias = _Settled | StepAttemptFailed | OpenWait | WaitWithdrawn
+_Next: TypeAlias = _Settled | StepAttemptFailed | ModelCallBegun | OpenWait | WaitWithdrawn
 
 
 #: Those from which a step's result leads on; each use of a member by its name costs a call.
@@ -142,6 +144,8 @@ def _go_on(standing: Standing, record: Record) -> Standing:
             return _settle(standing, record)
         case StepAttemptFailed():
             return _retry_step(standing, record)
+        case ModelCallBegun():
+            return _call_model(standing, record)
         case CallStarted() | TimerSet() | WaitStarted() | EffectStarted() | ApprovalAwaited():
             return _wait(standing, record)
         case WaitWithdrawn():
@@ -369,6 +373,12 @@ def _retry_step(standing: Standing, record: StepAttemptFailed) -> Standing:
         error=record.error,
         extras=replace(standing.extras, step_attempts=attempts),
     )
+
+
+def _call_model(standing: Standing, record: ModelCallBegun) -> Standing:
+    _check_next(standing, record)
+    status = _going(standing.waits, standing.extras)
+    return standing._replace(status=status, records=standing.records + 1, retry_after_ms=None)
 
 
 def _retry(standing: Standing, record: AttemptFailed) -> Standing:

@@ -20,6 +20,7 @@ from typing_extensions import TypeForm
 from ..journal.key import Key
 from .branching import Branching
 from .messaging import BlockingMessaging, Messaging
+from .modelling import BlockingModelling, Modelling
 from .policies import RetryPolicy
 from .waiting import BlockingWaiting, Waiting
 
@@ -177,7 +178,7 @@ class SharedContext(_Context):
         """
 
 
-class ObjectContext(_Exclusive, Branching, Messaging, Waiting, SharedContext):
+class ObjectContext(_Exclusive, Branching, Messaging, Modelling, Waiting, SharedContext):
     """What an `async def` exclusive handler may do: hold the lane, write state, run steps, and ask other objects."""
 
     __slots__ = ()
@@ -276,7 +277,7 @@ class BlockingSharedContext(_Context):
         """The partition's time, in UTC; see `SharedContext.time`."""
 
 
-class BlockingObjectContext(_Exclusive, BlockingMessaging, BlockingWaiting, BlockingSharedContext):
+class BlockingObjectContext(_Exclusive, BlockingMessaging, BlockingModelling, BlockingWaiting, BlockingSharedContext):
     """What a plain `def` exclusive handler may do: as `ObjectContext`, without await."""
 
     __slots__ = ()

@@ -235,12 +235,20 @@ def result_boundary(action: Callable[..., Any], name: str) -> Boundary[Any]:
     Raises:
         RegistrationError: The annotation can't be resolved, or is no type that can be written down.
     """
+    return _boundary_of_result(result_form(action), name)
+
+
+def result_form(action: Callable[..., Any]) -> Any:
+    """The type of what a step's action returns, by its annotation; `Any` where it has none.
+
+    Raises:
+        RegistrationError: The annotation can't be resolved.
+    """
     function = _function_of(action)
     if function is None:
-        return _boundary_of_result(Any, name)
+        return Any
     # Functions inside others are made anew each time, and would only fill the cache.
-    form = _result_form(function) if "<locals>" in function.__qualname__ else _kept_result_form(function)
-    return _boundary_of_result(form, name)
+    return _result_form(function) if "<locals>" in function.__qualname__ else _kept_result_form(function)
 
 
 def _boundary_of_result(form: Any, name: str) -> Boundary[Any]:

@@ -118,6 +118,10 @@ class BlockingExclusiveContext(BlockingReadingContext, BlockingObjectContext):
         """Run a step, or return its recorded result."""
         return anyio.from_thread.run(partial(self._exclusive.run, name, action, *arguments, **options))
 
+    def model(self, name: str, function: Any, /, *arguments: Any, **options: Any) -> Any:
+        """Ask a model, or return its recorded answer."""
+        return anyio.from_thread.run(partial(self._exclusive.model, name, function, *arguments, **options))
+
     def compensate(self, name: str, action: Any, /, *arguments: Any, **options: Any) -> None:
         """Register what is to be undone when the handler fails or is cancelled."""
         anyio.from_thread.run_sync(partial(self._exclusive.compensate, name, action, *arguments, **options))

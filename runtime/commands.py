@@ -14,6 +14,7 @@ from ..journal.command_records import (
     CompensationStarted,
     EffectStarted,
     MessageSent,
+    ModelCallBegun,
     Proposed,
     StepAttemptFailed,
     StepCompleted,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 def in_words(record: Record) -> str:
     """Return a recorded command in words, with its index."""
     match record:
-        case StepCompleted() | StepFailed() | StepAttemptFailed():
+        case StepCompleted() | StepFailed() | StepAttemptFailed() | ModelCallBegun():
             return f"step {format_place(record.index)} {record.name!r}"
         case MessageSent() | CallStarted() | TimerSet() | EffectStarted() | Proposed() | ApprovalAwaited():
             return f"command {format_place(record.index)}, {noted.in_words(record)}"

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from ..journal.batch import Operation
-from ..journal.command_records import CancelDelivered, CompensationStarted, StepAttemptFailed, WaitWithdrawn
+from ..journal.command_records import CancelDelivered, CompensationStarted, WaitWithdrawn
 from ..journal.errors import Suspended
 from ..journal.place import format_place, path_of, place_in
 from .branch_journal import BranchJournal
@@ -36,7 +36,7 @@ from .due_times import entry_of, forget_due
 from .ends import Ends
 from .misuse import InterruptedStep, InterruptedWait, StuckBranches
 from .partition import Phase
-from .replay import MADE_IN_QUIET, RESUMING, Replay, place_of
+from .replay import MADE_IN_QUIET, OF_GOING_STEPS, RESUMING, Replay, place_of
 from .standstill import Standstill
 
 if TYPE_CHECKING:
@@ -330,7 +330,7 @@ class Conductor(BranchTasks):
 
     def _settled(self, fact: Record) -> None:
         """Go on once a record is durable."""
-        if isinstance(fact, StepAttemptFailed):
+        if isinstance(fact, OF_GOING_STEPS):
             branch = self._stands.get(fact.index)
             if branch is not None and branch.future is not None:
                 self._release(branch, fact)

@@ -83,7 +83,6 @@ class ExclusiveContext(WaitingContext):
         "_random",
         "_reads",
         "_recorded",
-        "_step",
         "_steps",
         "_task",
         "compensations",
@@ -94,6 +93,7 @@ class ExclusiveContext(WaitingContext):
         "interrupted_by",
         "recorded_errors",
         "release",
+        "step",
         "writes",
     )
 
@@ -114,7 +114,7 @@ class ExclusiveContext(WaitingContext):
         self._patches: dict[str, bool] | None = None
         self._ended_by: BaseException | None = None
         self._is_closed = False
-        self._step: str | None = None
+        self.step: str | None = None
         self.interrupted_by: InterruptedStep | InterruptedWait | None = None
         #: What recorded outcomes of calls have raised: no further attempt can end otherwise.
         self.recorded_errors: tuple[BaseException, ...] = ()
@@ -315,16 +315,16 @@ class ExclusiveContext(WaitingContext):
         self._check_task("run")
         if self.conductor is not None:
             return await self._run_in_branch(self.conductor, name, action, arguments, options)
-        if self._step is not None:
-            raise NestedStep(name, self._step)
-        self._step = name
+        if self.step is not None:
+            raise NestedStep(name, self.step)
+        self.step = name
         try:
             result = await self._steps.run(self, self._lane, self._invocation, name, action, arguments, options)
         except asyncio.CancelledError:
             self.interrupted_by = InterruptedStep(name)
             raise
         finally:
-            self._step = None
+            self.step = None
         return result
 
     async def _run_in_branch(
@@ -338,6 +338,23 @@ class ExclusiveContext(WaitingContext):
             return await self._steps.run(self, self._lane, self._invocation, name, action, arguments, options)
         finally:
             branch.step = None
+
+    async def model(self, name: str, function: Any, /, *arguments: Any, **options: Any) -> Any:
+        """Ask a model, or return its recorded answer."""
+        self._check_command("model")
+        stepping = self if self.conductor is None else self.conductor.here("model")
+        stepping.step = name
+        asking = self._steps.run(
+            self, self._lane, self._invocation, name, function, arguments, options, is_of_a_model=True
+        )
+        try:
+            return await asking
+        except asyncio.CancelledError:
+            if self.conductor is None:
+                self.interrupted_by = InterruptedStep(name)
+            raise
+        finally:
+            stepping.step = None
 
     async def call(
         self, target: Any, key: Key | str, /, *rest: Any, release_lane: bool = False, expects: Iterable[str] = ()
@@ -469,7 +486,7 @@ class ExclusiveContext(WaitingContext):
 
     def _check_command(self, call: str) -> None:
         self._check_task(call)
-        step = self._step if self.conductor is None else self.conductor.current.step
+        step = self.step if self.conductor is None else self.conductor.current.step
         if step is not None:
             raise NestedStep(f"ctx.{call}", step)
 
@@ -500,11 +517,11 @@ class ExclusiveContext(WaitingContext):
     @contextlib.contextmanager
     def in_step(self, name: str) -> Generator[None]:
         """Refuse each call of ctx while an undo runs: it would have no place in the journal."""
-        self._step = name
+        self.step = name
         try:
             yield
         finally:
-            self._step = None
+            self.step = None
 
     def close(self) -> None:
         """Take note that the handler has ended; a reference that it left behind does nothing any more."""

@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..journal.messages import Attached, Caller
+from ..journal.model_calls import NOTHING_SPENT
 from ..journal.outcomes import Outcome
 from ..journal.records import Record
 
@@ -93,6 +94,7 @@ class Invocation:
         "refers",
         "refusals",
         "restarts",
+        "spent_before",
         "standing",
         "task",
         "unmarked",
@@ -131,6 +133,8 @@ class Invocation:
         self.unmarked: tuple[str, ...] = ()
         #: How often it was begun again from an earlier command.
         self.restarts = 0
+        #: What its model calls took whose commands do not count any more.
+        self.spent_before = NOTHING_SPENT
         #: Digests of the large values that its records refer to, which are kept for as long as it is open.
         self.refers: set[bytes] | None = None
         self.standing: Standing | None = None

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from ..journal.key import Key
 
 #: What only exclusive handlers have, for those who look for it in a shared one.
-_EXCLUSIVE_ONLY = frozenset({"attempt", "call", "clear", "clear_all", "patched", "run", "send", "set", "sleep"})
+_EXCLUSIVE_ONLY = frozenset(
+    {"attempt", "call", "clear", "clear_all", "model", "patched", "run", "send", "set", "sleep"}
+)
 
 
 class ReadingContext(SharedContext):

@@ -20,6 +20,7 @@ from ..journal.command_records import (
     CompensationSkipped,
     EffectStarted,
     MessageSent,
+    ModelCallBegun,
     Proposed,
     StepAttemptFailed,
     StepCompleted,
@@ -54,7 +55,9 @@ BEGINNINGS: Final = (CallStarted, TimerSet, WaitStarted, EffectStarted, Approval
 #: Records that come from outside of the handler's run.
 _OUTSIDE: Final = (CallCompleted, TimerFired, WaitExpired, CompensationSkipped)
 #: Records that the code comes to when all is quiet, and not while it runs.
-MADE_IN_QUIET: Final = (StepCompleted, StepFailed, StepAttemptFailed, CancelDelivered)
+MADE_IN_QUIET: Final = (StepCompleted, StepFailed, StepAttemptFailed, ModelCallBegun, CancelDelivered)
+#: Records of a step that goes on behind them.
+OF_GOING_STEPS: Final = (StepAttemptFailed, ModelCallBegun)
 
 
 class Replay:

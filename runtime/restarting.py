@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..journal.model_calls import NOTHING_SPENT, spending_of
 from ..journal.records import PatchMarked, Record, Restarted, Resumed
 from ..journal.requests import RestartOrder, ResumeOrder
-from ..journal.restarting import dropped, kept
+from ..journal.restarting import dropped, kept, what_counts
 from .context import commands_of
 from .versions import why_no_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..journal.model_calls import ModelSpending
     from .invocation import Invocation
 
 Order: TypeAlias = ResumeOrder | RestartOrder
@@ -42,6 +44,13 @@ def recall(invocation: Invocation, records: Sequence[Record]) -> None:
     invocation.patches = frozenset(each.name for each in records if isinstance(each, PatchMarked))
     invocation.unmarked = ()
     invocation.restarts = sum(isinstance(each, Restarted) for each in records)
+    invocation.spent_before = _spent_in_vain(records) if invocation.restarts else NOTHING_SPENT
+
+
+def _spent_in_vain(records: Sequence[Record]) -> ModelSpending:
+    """Return what model calls took whose commands do not count any more."""
+    staying = set(map(id, what_counts(records)))
+    return spending_of(each for each in records if id(each) not in staying)
 
 
 def go_on(invocation: Invocation, order: Order) -> Resumed | Restarted:
@@ -53,6 +62,7 @@ def go_on(invocation: Invocation, order: Order) -> Resumed | Restarted:
         invocation.handler, invocation.needs = find(invocation.handler.name, order.version), None
     if invocation.mail is not None:
         invocation.mail.drop(dropped(invocation.records, order.kept))
+    invocation.spent_before += spending_of(dropped(invocation.records, order.kept))
     invocation.records = kept(invocation.records, order.kept)
     invocation.restarts += 1
     invocation.dues = None

@@ -12,6 +12,7 @@ from ..journal.errors import InvalidOutput
 from ..objects.policies import RetryPolicy
 from ..objects.signature import result_boundary
 from ..objects.types import boundary_of
+from .models import ModelAsk, answer_form, check_model, prompt_digest
 
 if TYPE_CHECKING:
     from ..journal.place import Place
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 REMEMBERED_ACTIONS: Final = 4096
 ON_EXHAUSTED: Final = ("pause", "raise")
 OPTIONS: Final = frozenset({"type", "retry", "timeout", "on_exhausted"})
+MODEL_OPTIONS: Final = frozenset({"type", "retry", "timeout", "model"})
 
 
 @dataclass(slots=True)
@@ -37,6 +39,7 @@ class StepPlan:
         retry: How often and how patiently it is tried again.
         timeout: How long one attempt may take.
         on_exhausted: What happens when the attempts are spent; an undo is parked, also when it fails for good.
+        asks: What it asks of a model, where it does.
     """
 
     name: str
@@ -48,6 +51,7 @@ class StepPlan:
     retry: RetryPolicy
     timeout: timedelta | None
     on_exhausted: Literal["pause", "raise", "park"]
+    asks: ModelAsk | None = None
 
 
 def check_options(call: str, options: dict[str, Any], known: frozenset[str]) -> None:
@@ -71,7 +75,7 @@ def check_options(call: str, options: dict[str, Any], known: frozenset[str]) -> 
         raise ValueError(f"ctx.{call}: on_exhausted is {options['on_exhausted']!r}; it is one of {ON_EXHAUSTED}")
 
 
-def _check_callable(name: str, action: object) -> None:
+def _check_callable(call: str, name: str, action: object) -> None:
     """Refuse what is no function, such as the coroutine that one has returned, before it is tried again and again.
 
     Raises:
@@ -82,8 +86,8 @@ def _check_callable(name: str, action: object) -> None:
     if inspect.iscoroutine(action):
         action.close()
     raise TypeError(
-        f"ctx.run: step {name!r} is {type(action).__name__}, which can't be called: "
-        "give it the function and its arguments, ctx.run(name, function, argument)"
+        f"ctx.{call}: step {name!r} is {type(action).__name__}, which can't be called: "
+        f"give it the function and its arguments, ctx.{call}(name, function, argument)"
     )
 
 
@@ -107,7 +111,7 @@ class StepPlans:
             RegistrationError: The action's annotation is no type that can be written down.
         """
         if not callable(action):
-            _check_callable(name, action)
+            _check_callable("run", name, action)
         if not options:
             boundary, is_coroutine = self._facts(name, action)
             return StepPlan(name, index, action, arguments, boundary, is_coroutine, self._retry, None, "pause")
@@ -118,6 +122,25 @@ class StepPlans:
         return StepPlan(
             name, index, action, arguments, boundary, is_coroutine, retry, options.get("timeout"), on_exhausted
         )
+
+    def make_asking(
+        self, name: str, index: Place, action: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> StepPlan:
+        """Return the plan of one step that asks a model.
+
+        Raises:
+            RegistrationError: The action is annotated to return no answer, or none that can be written down.
+        """
+        if not callable(action):
+            _check_callable("model", name, action)
+        check_options("model", options, MODEL_OPTIONS)
+        asks = ModelAsk(check_model(options.get("model")), prompt_digest(arguments))
+        form = options.get("type")
+        form = answer_form(action, name) if form is None else form
+        boundary = boundary_of(form, where=f"answer of model call {name}", refusal=InvalidOutput)
+        is_coroutine, retry = inspect.iscoroutinefunction(action), options.get("retry") or self._retry
+        timeout = options.get("timeout")
+        return StepPlan(name, index, action, arguments, boundary, is_coroutine, retry, timeout, "pause", asks)
 
     def _with_type(self, name: str, action: Callable[..., Any], form: Any) -> tuple[Boundary[Any], bool]:
         if form is None:

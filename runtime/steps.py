@@ -19,6 +19,7 @@ from ..journal.codec import REFERENCE_BYTES, pack
 from ..journal.command_records import (
     CancelDelivered,
     CompensationSkipped,
+    ModelCallBegun,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
@@ -45,9 +46,11 @@ from .endings import accept_in_order, acceptance, record, state_change, weigh_fa
 from .failures import failure_of, terminal_error
 from .large_reads import whole
 from .large_values import kept_delta, kept_for
+from .models import begun
 from .own_context import in_thread
 from .parking import has_to_stop
 from .partition import Phase
+from .replay import OF_GOING_STEPS
 from .step_plan import StepPlan, StepPlans
 
 if TYPE_CHECKING:
@@ -109,6 +112,8 @@ class Steps:
         action: Callable[..., Any],
         arguments: tuple[Any, ...],
         options: dict[str, Any],
+        *,
+        is_of_a_model: bool = False,
     ) -> Any:
         """Return a step's recorded result, running it first where there is none.
 
@@ -118,7 +123,8 @@ class Steps:
         """
         if type(name) is not str or len(name) > SHORT_NAME:
             check_name("step", name)
-        plan = self._plans.make(name, ctx.take_index(), action, arguments, options)
+        make = self._plans.make_asking if is_of_a_model else self._plans.make
+        plan = make(name, ctx.take_index(), action, arguments, options)
         if ctx.conductor is not None:
             settled = await self._in_branch(ctx, lane, invocation, plan, ctx.conductor)
         else:
@@ -135,7 +141,8 @@ class Steps:
     async def _begin(
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
     ) -> StepCompleted | StepFailed:
-        if invocation.accepted and lane.is_settled:
+        if plan.asks is not None or (invocation.accepted and lane.is_settled):
+            # What is written ahead of a call of a model is durable after all that it is built on.
             ctx.check_current()
         else:
             await self._settle(ctx, lane, invocation)
@@ -188,10 +195,11 @@ class Steps:
         while True:
             found = ctx.next_recorded()
             match found:
-                case StepCompleted() | StepFailed() | StepAttemptFailed() if _is_of(found, plan):
+                case StepCompleted() | StepFailed() if _is_of(found, plan):
                     ctx.pass_recorded()
-                    if not isinstance(found, StepAttemptFailed):
-                        return found
+                    return found
+                case StepAttemptFailed() | ModelCallBegun() if _is_of(found, plan):
+                    ctx.pass_recorded()
                 case CompensationSkipped() if found.index == plan.index:
                     # An undo that was given up is through, as one that has worked.
                     ctx.pass_recorded()
@@ -260,6 +268,8 @@ class Steps:
                 await self._tell_of_cancel(ctx, lane, invocation, plan)
             standing = invocation.standing if invocation.kept_back is None else None
             attempt = 1 + (standing.attempts_of(plan.index) if standing else 0)
+            if plan.asks is not None:
+                await self.record(ctx, lane, invocation, begun(ctx, invocation, plan, plan.asks), [])
             try:
                 packed = await self._attempt(plan)
             except TerminalError as error:
@@ -278,8 +288,10 @@ class Steps:
                 await self.may_begin(ctx, lane, invocation)
             else:
                 reads, notes = ctx.carried()
-                result = packed if _mode(ctx, invocation) == "exit" else kept_for(lane, invocation, packed)
-                fact = StepCompleted(plan.index, plan.name, result, reads, notes)
+                usage = None if plan.asks is None else plan.asks.usage
+                is_kept_back = usage is None and _mode(ctx, invocation) == "exit"
+                result = packed if is_kept_back else kept_for(lane, invocation, packed)
+                fact = StepCompleted(plan.index, plan.name, result, reads, notes, usage)
                 return await self._write(ctx, lane, invocation, fact)
 
     async def _attempt(self, plan: StepPlan) -> bytes:
@@ -289,6 +301,8 @@ class Steps:
             with anyio.fail_after(plan.timeout.total_seconds()):
                 value = await self._call(plan)
         try:
+            if plan.asks is not None:
+                value = plan.asks.take(plan.name, value)
             check_unpacked("step", plan.name, value, self._payload_limit_bytes)
             packed = plan.boundary.dump(value)
             self.check_size(f"step {plan.name}", packed)
@@ -350,7 +364,7 @@ class Steps:
         raise told(invocation)
 
     async def _write(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, fact: _Settled) -> _Settled:
-        if _mode(ctx, invocation) == "exit":
+        if _mode(ctx, invocation) == "exit" and not _is_paid_for(fact):
             ctx.check_current()
             kept_back = keep_back(invocation, fact, ctx.writes)
             ctx.pass_kept_back()
@@ -387,7 +401,8 @@ class Steps:
         delta = kept_delta(lane, ctx.writes) if ctx.writes else ctx.writes
         writes.extend(state_change(lane, invocation, delta))
         writes.extend(more)
-        if _mode(ctx, invocation) == "async" and isinstance(fact, StepCompleted | StepFailed):
+        is_async = _mode(ctx, invocation) == "async"
+        if is_async and isinstance(fact, StepCompleted | StepFailed) and not _is_paid_for(fact):
             ctx.in_flight += 1
             lane.commit(writes, delta or None, partial(_recorded_meanwhile, ctx, invocation, fact))
         else:
@@ -395,7 +410,7 @@ class Steps:
             lane.commit(writes, delta or None, partial(_recorded, invocation, fact, durable))
             await ctx.through(durable)
         ctx.pass_durable_point()
-        if not isinstance(fact, StepAttemptFailed):
+        if not isinstance(fact, OF_GOING_STEPS):
             ctx.replay_if_forced()
 
     @staticmethod
@@ -403,13 +418,13 @@ class Steps:
         ctx: ExclusiveContext, fact: Record | None, more: list[operations.Operation], conductor: Conductor
     ) -> None:
         """Record what a step of a branch has come to once all else is quiet, and wait until it is handed over."""
-        assert isinstance(fact, StepCompleted | StepAttemptFailed | StepFailed | CancelDelivered)
+        assert isinstance(fact, StepCompleted | StepAttemptFailed | ModelCallBegun | StepFailed | CancelDelivered)
 
         def make() -> None:
             reads, notes = ctx.carried()
             conductor.write(replace(fact, reads=reads, notes=notes), more)
 
-        is_over = not isinstance(fact, StepAttemptFailed)
+        is_over = not isinstance(fact, OF_GOING_STEPS)
         await conductor.at_turn(conductor.current, fact.index, make, works_on=not is_over)
 
     async def _wait(
@@ -450,14 +465,19 @@ def _mode(ctx: ExclusiveContext, invocation: Invocation) -> Checkpoint:
     return mode if standing is None or standing.extras.compensation is None else "sync"
 
 
-def _is_of(found: StepCompleted | StepFailed | StepAttemptFailed, plan: StepPlan) -> bool:
+def _is_paid_for(fact: StepCompleted | StepFailed) -> bool:
+    """Return whether a result is the answer of a model: it is durable before anything else, whatever the mode."""
+    return isinstance(fact, StepCompleted) and fact.usage is not None
+
+
+def _is_of(found: StepCompleted | StepFailed | StepAttemptFailed | ModelCallBegun, plan: StepPlan) -> bool:
     return (found.index, found.name) == (plan.index, plan.name)
 
 
 def _may_be_of(found: Record, plan: StepPlan) -> bool:
     """Return whether a record may stand at the place of a step; a cancellation may have come in place of any."""
     match found:
-        case StepCompleted() | StepFailed() | StepAttemptFailed():
+        case StepCompleted() | StepFailed() | StepAttemptFailed() | ModelCallBegun():
             return _is_of(found, plan)
         case _:
             return isinstance(found, CancelDelivered)

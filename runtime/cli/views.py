@@ -119,6 +119,7 @@ def _invocation_pairs(told: InvocationDescription) -> list[tuple[str, str]]:
         ("error", "" if told.error is None else in_words(told.error)),
         *_pause_pairs(told),
         ("cancel", _cancel(told)),
+        ("models", "" if told.models is None else str(told.models)),
         ("undone", "not whole: an undo has failed or was given up" if told.compensation_failed else ""),
         ("result", _result(told)),
         ("garbage", told.undecodable or ""),

@@ -58,6 +58,7 @@ from .objects.branching import BranchGroup, DurableTask
 from .objects.context import BlockingObjectContext, BlockingSharedContext, ObjectContext, SharedContext
 from .objects.handler import Handler, NoInput
 from .objects.messaging import Sent
+from .objects.modelling import ModelAnswer
 from .objects.policies import RetryPolicy
 from .objects.receivers import Deduplicates, Effect, Receiver
 from .objects.settings import Settings
@@ -113,6 +114,7 @@ __all__ = [
     "KeylaneError",
     "MessageLost",
     "MigrationFailed",
+    "ModelAnswer",
     "NoInput",
     "NotPermitted",
     "NotSent",

@@ -151,6 +151,13 @@ async def _approved(runtime: Runtime) -> str:
     return handle.id
 
 
+async def _consulted(runtime: Runtime) -> str:
+    shop.trouble.update({"first": 1, "tea": 1})
+    handle = await runtime.client.send(shop.consult, "acme/consulted", ["tea", "salt"])
+    await handle.result(timeout=20)
+    return handle.id
+
+
 SCENARIOS: dict[str, Scenario] = {
     "ordered": _ordered,
     "ordered_and_done": _ordered_and_done,
@@ -168,6 +175,7 @@ SCENARIOS: dict[str, Scenario] = {
     "compared": _compared,
     "waits_for_approval": _waits_for_approval,
     "approved": _approved,
+    "consulted": _consulted,
 }
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from keylane import (
     App,
     BlockingObjectContext,
+    ModelAnswer,
     ObjectContext,
     RetryPolicy,
     StepFailed,
@@ -156,3 +157,19 @@ async def approve(ctx: ObjectContext) -> list[Any]:
 
 
 app = App([shop, stock])
+
+
+async def _answer(what: str) -> ModelAnswer[Item]:
+    _ask(what)
+    return ModelAnswer(
+        Item(name=what, price=Decimal(1)), model="m-1-0925", input_tokens=120, output_tokens=8, cost=Decimal("0.0210")
+    )
+
+
+@shop.handler
+async def consult(ctx: ObjectContext, names: list[str]) -> list[Item]:
+    """Models: asked one after the other, once in vain, and beside each other."""
+    first = await ctx.model("first", _answer, "first", model="m-1", retry=QUICK)
+    ctx.set("items", [first])
+    asked = [ctx.model(f"ask {name}", _answer, name, model="m-2", retry=QUICK) for name in names]
+    return [first, *await ctx.gather(*asked)]

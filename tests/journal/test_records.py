@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import cast, get_args
 
@@ -22,6 +23,8 @@ from keylane.journal.command_records import (
     CompensationStarted,
     EffectStarted,
     MessageSent,
+    ModelCallBegun,
+    ModelUsage,
     Proposed,
     StepAttemptFailed,
     StepCompleted,
@@ -74,6 +77,8 @@ FAILURE = Failure("shop.NoStock", "none of 7 left: ü", "no_stock", b"\xc0", 'Fi
 BARE_FAILURE = Failure("builtins.ValueError", "", "terminal", None, "")
 #: Stands for a value of 70,000 bytes: extension type 64 with a digest and a size.
 REFERENCE = b"\xc7\x14\x40" + bytes(range(32, 48)) + b"\x00\x01\x11\x70"
+USAGE = ModelUsage("m-1-0925", 1_200, 80, Decimal("0.0310"), "USD", 2)
+UNPRICED = ModelUsage("m-1-0925", 1_200, 80, None, "USD")
 READS = {"balance": b"\x2a", "limit": None}
 
 PATH = (Held("Order", "acme/o-1001", "refund"), Held("Desk", "acme/d-1", "approve"))
@@ -84,6 +89,9 @@ RECORDS: dict[str, Record] = {
     "accepted_bare": Accepted(RAW_ID, "refund", 1, "acme/o-1001"),
     "step_completed": StepCompleted(0, "read order", b"\x05", READS, (b"\x01", b"\x02")),
     "step_completed_bare": StepCompleted(300, "read order", b"\x05"),
+    "step_completed_by_a_model": StepCompleted(1, "decide", b"\x05", READS, (b"\x01",), USAGE),
+    "step_completed_at_an_unknown_price": StepCompleted((0, 1, 0), "decide", b"\x05", usage=UNPRICED),
+    "model_call_begun": ModelCallBegun(1, "decide", 3, "m-1", DIGEST, 2, READS, (b"\x01",)),
     "step_attempt_failed": StepAttemptFailed(1, "policy check", 2, FAILURE, 100, READS, (b"\x01",)),
     "step_failed": StepFailed(1, "policy check", FAILURE, READS, (b"\x01",)),
     "attempt_failed": AttemptFailed(3, BARE_FAILURE, 200),
@@ -213,7 +221,7 @@ def test_fields_of_a_later_version_are_let_be(record: Record) -> None:
     """A worker of this version reads what the next one wrote behind the fields that it knows."""
     known = fields_of(encode(record))
     match record:
-        case Accepted(caller=None):
+        case Accepted(caller=None) | StepCompleted(usage=None):
             known.append(None)
         case CallStarted(releases=False) | TimerSet(releases=False) | WaitStarted(releases=False):
             known.append(False)

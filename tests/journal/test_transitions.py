@@ -15,6 +15,7 @@ from keylane.journal.command_records import (
     CallCompleted,
     CallStarted,
     MessageSent,
+    ModelCallBegun,
     StepAttemptFailed,
     StepCompleted,
     StepFailed,
@@ -94,6 +95,7 @@ class Model:
             StepCompleted(self.steps, "s", b"\x01", {"balance": b"\x02"}),
             StepFailed(self.steps, "s", ERROR),
             StepAttemptFailed(self.steps, "s", self.step_attempts + 1, ERROR, 50),
+            ModelCallBegun(self.steps, "s", 1, "m-1", b"d"),
             MessageSent(self.steps, *TARGET),
             CallStarted(self.steps, *TARGET),
             TimerSet(self.steps, 1_000),
@@ -118,6 +120,7 @@ class Model:
             for record in (
                 StepCompleted(self.steps + difference, "s", b"\x01"),
                 StepFailed(self.steps + difference, "s", ERROR),
+                ModelCallBegun(self.steps + difference, "s", 1, "m-1", b"d"),
                 StepAttemptFailed(self.steps + difference, "s", self.step_attempts + 1, ERROR, 50),
                 StepAttemptFailed(self.steps, "s", self.step_attempts + 1 + difference, ERROR, 50),
                 AttemptFailed(self.attempts + 1 + difference, ERROR, 50),
@@ -160,6 +163,8 @@ class Model:
                 self.status, self.steps, self.step_attempts, self.is_retrying = "running", self.steps + 1, 0, False
             case StepAttemptFailed():
                 self.status, self.step_attempts, self.is_retrying = "waiting", self.step_attempts + 1, True
+            case ModelCallBegun():
+                self.status, self.is_retrying = "running", False
             case CallStarted() | TimerSet():
                 self.waits_for = "reply" if isinstance(record, CallStarted) else "time"
                 self.status, self.step_attempts, self.is_retrying = "waiting", 0, False
@@ -176,6 +181,7 @@ ONE_OF_EACH: list[Record] = [
     StepCompleted(0, "s", b"\x01"),
     StepAttemptFailed(0, "s", 1, ERROR, 50),
     StepFailed(0, "s", ERROR),
+    ModelCallBegun(0, "s", 1, "m-1", b"d"),
     AttemptFailed(1, ERROR, 50),
     PAUSED,
     Resumed("ada", "repaired"),

@@ -13,6 +13,7 @@ from keylane.journal.command_records import (
     CancelDelivered,
     CompensationSkipped,
     CompensationStarted,
+    ModelCallBegun,
     StepAttemptFailed,
     StepCompleted,
     TimerFired,
@@ -111,6 +112,7 @@ class Model:
             *told,
             StepCompleted(place, "s", b"\x01"),
             StepAttemptFailed(place, "s", self.failed[path] + 1, ERROR, 50),
+            ModelCallBegun(place, "s", 1, "m-1", b"d"),
             AwakeableMade(place),
             WaitCompleted(place, b"m" * 16, b"\x01"),
             CallStarted(place, *TARGET),
@@ -163,6 +165,8 @@ class Model:
             case StepAttemptFailed():
                 self.failed[path] += 1
                 self.is_retrying = path == ()
+            case ModelCallBegun():
+                self.is_retrying = False
             case CallStarted() | TimerSet() | WaitStarted():
                 self.waits[place] = type(record)
                 if path == ():

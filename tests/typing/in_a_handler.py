@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable
 from datetime import datetime, timedelta
+from decimal import Decimal
 from random import Random
 from typing import Any, assert_type
 from uuid import UUID
@@ -12,6 +13,7 @@ from keylane import (
     BlockingSharedContext,
     DurableTask,
     Key,
+    ModelAnswer,
     ObjectContext,
     RetryPolicy,
     Sent,
@@ -49,6 +51,31 @@ async def refused_steps(ctx: ObjectContext) -> None:
     await ctx.run("read", read_order, "k", on_exhausted="fail")  # type: ignore[call-overload]  # E no such choice
     await ctx.run("read", read_order, "k", timeout=3)  # type: ignore[call-overload]  # E a timeout is a timedelta
     _wrong: int = await ctx.run("read", read_order, "k")  # type: ignore[arg-type]  # E another result
+
+
+async def ask_a_model(prompt: str) -> ModelAnswer[Ask]:
+    return ModelAnswer(Ask(len(prompt)), input_tokens=1, cost=Decimal("0.01"))
+
+
+def ask_plainly(prompt: str) -> ModelAnswer[list[Done]]:
+    return ModelAnswer([Done(prompt)])
+
+
+async def models(ctx: ObjectContext) -> None:
+    assert_type(await ctx.model("ask", ask_a_model, "k", model="m-1", timeout=timedelta(seconds=1)), Ask)
+    assert_type(await ctx.model("ask", ask_plainly, "k", model="m-1", retry=RetryPolicy(attempts=3)), list[Done])
+    assert_type(await ctx.model("ask", read_json, "k", model="m-1", type=Ask | None), Ask | None)
+
+
+def blocking_models(ctx: BlockingObjectContext) -> None:
+    assert_type(ctx.model("ask", ask_plainly, "k", model="m-1"), list[Done])
+
+
+async def refused_models(ctx: ObjectContext) -> None:
+    await ctx.model("ask", ask_a_model, "k")  # type: ignore[call-overload]  # E no model is named
+    await ctx.model("ask", ask_a_model, 3, model="m-1")  # type: ignore[arg-type]  # E another type of argument
+    await ctx.model("ask", decide, 1, "b", model="m-1")  # type: ignore[arg-type, call-arg]  # E it returns no answer
+    ModelAnswer("x", cost=0.1)  # type: ignore[arg-type]  # E a float is no amount
 
 
 async def messages(ctx: ObjectContext) -> None:
