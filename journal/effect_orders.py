@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Final
 
 from .fields import Layout, a_number, a_text, decode_tagged, one_of, optional, pack, some_bytes
@@ -38,6 +39,11 @@ class DecisionOrder:
     by: str
     reason: str
     whom: str = ""
+
+    @property
+    def digest(self) -> bytes:
+        """What tells another content under the same message id."""
+        return blake2b(self.encode(), digest_size=_DIGEST_BYTES).digest()
 
     def encode(self) -> bytes:
         """Return the bytes of the order."""
@@ -97,6 +103,7 @@ class ReconcileOrder:
         return decode_tagged(data, _RECONCILES, "reconcile order")
 
 
+_DIGEST_BYTES: Final = 16
 _DECISION: Final = 164
 _RECONCILE: Final = 165
 _DECISIONS: Final[Mapping[int, Layout[DecisionOrder]]] = {

@@ -33,6 +33,7 @@ class EventKind(StrEnum):
     DECLINED = "declined"
     DELEGATED = "delegated"
     REVOKED = "revoked"
+    REFUSED = "refused"
     EXPIRED = "expired"
     SUPERSEDED = "superseded"
     CONSUMED = "consumed"

@@ -18,7 +18,7 @@ from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .ledger import LedgerEvent
 from .noted import named, written_at_ms
-from .proposals import ProposalEntry
+from .proposals import ProposalEntry, proposal_field
 from .snapshots import Entry
 from .store import Store
 from .types_registry import read_types
@@ -300,6 +300,21 @@ def _noticed(space: PartitionSpace, entry: Entry) -> Noticed:
         return Noticed(space, entry_id, at_ms, LedgerEvent.decode(named(fields).get(b"e", b"")))
     except Undecodable as error:
         return Noticed(space, entry_id, at_ms, None, f"entry {entry_id.decode()}: {error.message}")
+
+
+async def read_proposal(
+    store: Store, space: PartitionSpace, key_text: str, action: str, version: int
+) -> ProposalEntry | None:
+    """Return one proposal of an object, None where there is none.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands where the proposals belong.
+        Undecodable: It can't be read.
+    """
+    key = space.proposals(key_text)
+    (data,) = await ask(store, [("HGET", key, proposal_field(action, version))], [key])
+    return None if data is None else ProposalEntry.decode(data)
 
 
 async def read_docket(store: Store, space: PartitionSpace, key_text: str) -> DocketReading:

@@ -1,8 +1,8 @@
 """Proposals of an object as they lie in the store: what is proposed, who has decided what, and who waits for it.
 
-(nothing) ── open ──┬── approved ── consumed (by the intent of one effect) · revoked · expired
-├── declined
-├── expired
+(nothing) ── open ──┬── approved ──┬── consumed (by the intent of one effect)
+│              └── revoked · expired · superseded
+├── declined · expired
 └── superseded (by a newer proposal of the same action)
 """
 

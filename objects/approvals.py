@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, TypeAlias
+
+#: Where a proposal stands.
+ProposalStanding: TypeAlias = Literal["open", "approved", "declined", "expired", "superseded", "revoked", "consumed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +62,73 @@ class Approval:
     approved_by: tuple[str, ...]
     approved_at: datetime
     expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionTaken:
+    """What somebody has said to a proposal.
+
+    Attributes:
+        approver: Whose decision it is.
+        by: Who has said it: the approver, or somebody to whom they had delegated it.
+        approves: What they said.
+        reason: Why.
+        at: When, by the partition's time.
+    """
+
+    approver: str
+    by: str
+    approves: bool
+    reason: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalEvent:
+    """One thing that happened to a proposal.
+
+    Attributes:
+        at: When, by the partition's time.
+        what: What, in a word or two.
+        by: Who did it; empty for the runtime itself.
+        detail: What there is to say beside it.
+    """
+
+    at: datetime
+    what: str
+    by: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalStatus:
+    """Where a proposal stands, and how it came to that.
+
+    Attributes:
+        proposal: What is proposed.
+        standing: Where it stands.
+        since: Since when.
+        quorum: How many have to approve.
+        decisions: What was said so far.
+        delegations: Who lets whom decide, as pairs.
+        operation_id: The operation id of the effect that has used its approval up; empty while none has.
+        waiting: How many waits for the decision are open.
+        is_overdue: Whether it was told that it is about to expire.
+        history: What has happened to it, oldest first.
+    """
+
+    proposal: Proposal
+    standing: ProposalStanding
+    since: datetime
+    quorum: int
+    decisions: tuple[DecisionTaken, ...] = ()
+    delegations: tuple[tuple[str, str], ...] = ()
+    operation_id: str = ""
+    waiting: int = 0
+    is_overdue: bool = False
+    history: tuple[ProposalEvent, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """What names it."""
+        return self.proposal.id

@@ -18,6 +18,7 @@ from uuid import UUID
 from typing_extensions import TypeForm
 
 from ..journal.key import Key
+from .approving import Approving, BlockingApproving
 from .branching import Branching
 from .messaging import BlockingMessaging, Messaging
 from .modelling import BlockingModelling, Modelling
@@ -178,7 +179,7 @@ class SharedContext(_Context):
         """
 
 
-class ObjectContext(_Exclusive, Branching, Messaging, Modelling, Waiting, SharedContext):
+class ObjectContext(_Exclusive, Branching, Messaging, Modelling, Waiting, Approving, SharedContext):
     """What an `async def` exclusive handler may do: hold the lane, write state, run steps, and ask other objects."""
 
     __slots__ = ()
@@ -277,7 +278,9 @@ class BlockingSharedContext(_Context):
         """The partition's time, in UTC; see `SharedContext.time`."""
 
 
-class BlockingObjectContext(_Exclusive, BlockingMessaging, BlockingModelling, BlockingWaiting, BlockingSharedContext):
+class BlockingObjectContext(
+    _Exclusive, BlockingMessaging, BlockingModelling, BlockingWaiting, BlockingApproving, BlockingSharedContext
+):
     """What a plain `def` exclusive handler may do: as `ObjectContext`, without await."""
 
     __slots__ = ()

@@ -1,10 +1,12 @@
-"""What the sender of a signal, or whoever completes an awakeable, is told: a few facts, to `match` on."""
+"""What the sender of signals, or whoever completes an awakeable or decides on a proposal, is told: to `match` on."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias, assert_never, cast
 
 from ..journal.codec import Undecodable
+from ..journal.proposals import ProposalState
+from .approvals import ProposalStanding
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class AlreadyCompleted:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """It came too late: the wait had timed out, or the invocation had ended.
+    """It came too late: the wait had timed out, the invocation had ended, or the proposal's time had passed.
 
     Attributes:
         at: Since when it is too late; None for an invocation so short that only its result is kept.
@@ -51,7 +53,7 @@ class UnknownTarget:
 
 @dataclass(frozen=True, slots=True)
 class NotPermitted:
-    """Whoever asked may not send to this target.
+    """Whoever asked may not send to this target, or not decide that.
 
     Attributes:
         why: Why not.
@@ -59,6 +61,46 @@ class NotPermitted:
 
     why: str
 
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The decision is durable, and counts.
+
+    Attributes:
+        standing: Where the proposal stands with it: `open` where others have to approve too.
+        at: When it was taken in, by the partition's time.
+    """
+
+    standing: ProposalStanding
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyDecided:
+    """The proposal was decided before, or whoever asks has decided already.
+
+    Attributes:
+        by: Who did it.
+        at: When, by the partition's time.
+    """
+
+    by: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SupersededBy:
+    """There is a newer proposal of the same action, which is the one to decide on.
+
+    Attributes:
+        version: Its version.
+    """
+
+    version: int
+
+
+#: What became of a decision on a proposal.
+DecisionVerdict: TypeAlias = Decided | AlreadyDecided | Expired | SupersededBy | NotPermitted | UnknownTarget
 
 #: What became of a signal, or of the completion of an awakeable.
 WaitVerdict: TypeAlias = Accepted | AlreadyCompleted | Expired | UnknownTarget | NotPermitted
@@ -100,6 +142,51 @@ def verdict_of(plain: object) -> WaitVerdict:
             return NotPermitted(why)
         case _:
             raise Undecodable("not a verdict on a signal")
+
+
+def plain_of_decision(verdict: DecisionVerdict) -> list[Any]:
+    """Return a verdict on a decision as plain values, for `decision_verdict_of` in another process."""
+    match verdict:
+        case Decided():
+            return ["decided", verdict.standing, verdict.at]
+        case AlreadyDecided():
+            return ["already-decided", verdict.by, verdict.at]
+        case Expired():
+            return ["expired", verdict.at]
+        case SupersededBy():
+            return ["superseded", verdict.version]
+        case NotPermitted():
+            return ["not-permitted", verdict.why]
+        case UnknownTarget():
+            return ["unknown"]
+        case _:
+            assert_never(verdict)
+
+
+def decision_verdict_of(plain: object) -> DecisionVerdict:
+    """Return the verdict that plain values stand for; what a later version adds behind them is left out.
+
+    Raises:
+        Undecodable: They stand for none.
+    """
+    match _items(plain):
+        case ["decided", str() as standing, datetime() as at, *_] if standing in _STANDINGS:
+            return Decided(cast("ProposalStanding", standing), at.astimezone(UTC))
+        case ["already-decided", str() as by, datetime() as at, *_]:
+            return AlreadyDecided(by, at.astimezone(UTC))
+        case ["expired", datetime() as at, *_]:
+            return Expired(at.astimezone(UTC))
+        case ["superseded", int() as version, *_]:
+            return SupersededBy(version)
+        case ["not-permitted", str() as why, *_]:
+            return NotPermitted(why)
+        case ["unknown", *_]:
+            return UnknownTarget()
+        case _:
+            raise Undecodable("not a verdict on a decision")
+
+
+_STANDINGS = frozenset(state.value for state in ProposalState)
 
 
 def _items(plain: object) -> list[object]:

@@ -19,6 +19,7 @@ from ..objects.handler import Handler, NoInput
 from ..objects.settings import Settings
 from ..objects.verdicts import WaitVerdict
 from ..objects.virtual_object import VirtualObject
+from .blocking_approvals import BlockingApprovals
 from .client import Client
 from .handle import Handle, Timeout, Verdict
 
@@ -31,7 +32,7 @@ Result = TypeVar("Result")
 T = TypeVar("T")
 
 
-class BlockingClient:
+class BlockingClient(BlockingApprovals):
     """Calls objects and blocks until they answer; use it as a context manager, from any number of threads.
 
     Args:

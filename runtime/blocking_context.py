@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from ..journal.key import Key
+    from ..objects.approvals import Approval, Proposal
     from ..objects.messaging import Sent
     from ..objects.verdicts import WaitVerdict
     from ..objects.waiting import Awakeable, SignalTarget
@@ -156,6 +157,15 @@ class BlockingExclusiveContext(BlockingReadingContext, BlockingObjectContext):
     def send_signal(self, target: SignalTarget, name: str, value: Any, /, type: Any = None) -> WaitVerdict:
         """Send a signal, or return what the recorded run was told."""
         return anyio.from_thread.run(self._exclusive.send_signal, target, name, value, type)
+
+    def propose(self, **proposed: Any) -> Proposal:
+        """Propose something, or return what the recorded run has proposed."""
+        return anyio.from_thread.run(partial(self._exclusive.propose, **proposed))
+
+    def approval(self, proposal: Proposal, /, *, release_lane: bool = False, expects: Iterable[str] = ()) -> Approval:
+        """Wait for the decision on a proposal, or return the one that the recorded run was told."""
+        approval = partial(self._exclusive.approval, proposal, release_lane=release_lane, expects=expects)
+        return anyio.from_thread.run(approval)
 
     def attach(self, invocation_id: str, /, type: Any = None) -> Any:
         """Wait for the end of an invocation, or return what the recorded run was told of it."""

@@ -29,6 +29,7 @@ from ..objects.handler import Handler, NoInput
 from ..objects.settings import Settings
 from ..objects.types import Boundary, boundary_of
 from .answers import Answers, Ended
+from .approval_client import ApprovalClient
 from .cancel_client import CancelClient
 from .door import DoorClosed, LocalDoor, LocalRoutes
 from .explaining import explained
@@ -63,7 +64,7 @@ def reachable(url: str) -> str:
     return found
 
 
-class Client(SignalSender, Operating):
+class Client(SignalSender, ApprovalClient, Operating):
     """Calls objects, whichever process holds them; use it as an async context manager.
 
     A call without `timeout` waits for as long as it takes; that its request becomes durable is waited for 30 s at most.

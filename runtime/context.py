@@ -21,6 +21,7 @@ from ..journal.place import place_in
 from ..journal.records import Record
 from ..journal.restarting import what_counts
 from ..objects.types import boundary_of
+from .approving_context import ApprovingContext
 from .bounds import SHORT_NAME, STATE_NAMES_MAX, check_name, check_state, check_unpacked, check_written
 from .checkpoints import count_kept_back
 from .combinators import Completions, Group, check_awaitables, drop, gather, select
@@ -33,7 +34,6 @@ from .misuse import ContextClosed, ForeignTask, InterruptedStep, InterruptedWait
 from .orders import milliseconds
 from .patches import has_patch
 from .releasing import LaneRelease
-from .waiting_context import WaitingContext
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from ..journal.place import Place
     from ..objects.branching import BranchGroup, DurableTask
     from ..objects.messaging import Sent
+    from .approvals import Approvals
     from .branches import Branch
     from .compensation import Compensation
     from .invocation import Invocation
     from .lane import Lane
-    from .signals import Signals
     from .steps import Steps
 
 Result = TypeVar("Result")
@@ -57,7 +57,7 @@ Result = TypeVar("Result")
 JOINS: Final = frozenset({"gather", "select", "as_completed", "task_group"})
 
 
-class ExclusiveContext(WaitingContext):
+class ExclusiveContext(ApprovingContext):
     """What an exclusive handler gets: its lane's queued state under its own writes, steps, and recorded facts.
 
     Args:
@@ -98,7 +98,7 @@ class ExclusiveContext(WaitingContext):
     )
 
     def __init__(
-        self, lane: Lane, invocation: Invocation, steps: Steps, messages: Signals, task: asyncio.Task[Any] | None
+        self, lane: Lane, invocation: Invocation, steps: Steps, messages: Approvals, task: asyncio.Task[Any] | None
     ) -> None:
         self._lane = lane
         self._invocation = invocation

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import reprlib
 import traceback
+from dataclasses import replace
 from typing import cast
 
 from ..journal import codec
 from ..journal.errors import (
+    ApprovalDeclined,
+    ApprovalExpired,
+    ApprovalUnfit,
     Deadlock,
     InvocationFailed,
     KeylaneError,
     StepFailed,
+    Superseded,
     TerminalError,
     code_of,
+    error_from,
     fields_of,
 )
 from ..journal.outcomes import Failure, Refused
@@ -64,12 +70,23 @@ def _details(error: BaseException) -> object:
             return {"name": error.name, "attempts": error.attempts, "error": error.error}
         case Deadlock():
             return {"path": list(error.path)}
+        case ApprovalDeclined() | ApprovalExpired() | ApprovalUnfit():
+            return _own_fields(error)
         case TerminalError() | InvocationFailed():
             return error.details
         case KeylaneError():
             return fields_of(error)
         case _:
             return None
+
+
+def _own_fields(error: KeylaneError) -> dict[str, object]:
+    return {name: value for name, value in fields_of(error).items() if name not in TerminalError.field_names}
+
+
+def failure_with_fields(error: TerminalError) -> Failure:
+    """Return an error as the end of a wait is written down: `terminal_error` raises it as what it is."""
+    return replace(failure_of(error), details=codec.pack(_own_fields(error)), traceback="")
 
 
 def _code(error: BaseException) -> str:
@@ -99,8 +116,15 @@ def terminal_error(failure: Failure) -> TerminalError:
     match failure.code, details:
         case StepFailed.code, {"name": str() as name, "attempts": int() as attempts, "error": str() as error}:
             return StepFailed(name, attempts, error)
+        case code, dict() if code in _REBUILT:
+            fields = {**cast("dict[str, object]", details), "code": code}
+            return cast("TerminalError", error_from(code, failure.message, fields))
         case _:
             return TerminalError(failure.message, code=failure.code, details=details)
+
+
+#: Errors that a wait raises as what they are, with their fields.
+_REBUILT = frozenset({ApprovalDeclined.code, ApprovalExpired.code, ApprovalUnfit.code, Superseded.code})
 
 
 def refused(error: KeylaneError) -> Refused:

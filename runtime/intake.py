@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ..objects.handler import Handler
     from .attaching import Attaching
     from .cancelling import Cancelling
+    from .deciding import Deciding
     from .lane import Lane
     from .partition import Partition
     from .pausing import Pauses
@@ -106,6 +107,7 @@ class Intake:
         self.signals: SignalIntake
         self.attaching: Attaching
         self.cancelling: Cancelling
+        self.deciding: Deciding
         self._unaccepted: deque[Invocation] = deque()
         self._claims = Claims()
 
@@ -213,6 +215,8 @@ class Intake:
                 return self.attaching.take
             case RequestKind.PROBE:
                 return self.probes.take
+            case RequestKind.DECIDE:
+                return self.deciding.take
             case _:
                 return self.cancelling.take if kind in _ENDINGS else None
 

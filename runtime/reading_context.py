@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: What only exclusive handlers have, for those who look for it in a shared one.
 _EXCLUSIVE_ONLY = frozenset(
-    {"attempt", "call", "clear", "clear_all", "model", "patched", "run", "send", "set", "sleep"}
+    {"approval", "attempt", "call", "clear", "clear_all", "model", "patched", "propose", "run", "send", "set", "sleep"}
 )
 
 

@@ -17,19 +17,19 @@ from ..journal.key import Key
 from ..journal.keyspace import PartitionSpace
 from ..journal.operations import Delta
 from ..journal.tenure import Tenure
+from .approvals import Approvals
 from .context import ExclusiveContext
 from .lane import Lane, apply
 from .log import InvocationLog
 from .partition import Partition, Phase
 from .signal_box import SignalBox
-from .signals import Signals
 from .steps import Steps
 from .waits import EndOfWait, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..journal.command_records import WaitStarted
+    from ..journal.command_records import ApprovalAwaited, WaitStarted
     from ..journal.exported import Journal
     from ..journal.place import Place
     from ..journal.store import Store
@@ -163,11 +163,18 @@ class StageWaits(Waits):
         raise ctx.end(Suspended())
 
 
-class StageSignals(Signals):
+class StageSignals(Approvals):
     """Commands that are found in the journal; a wait that has not ended is its end."""
 
     async def _go_on_waiting(
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, wait: WaitStarted
+    ) -> None:
+        del lane, invocation, wait
+        if ctx.conductor is None:
+            raise ctx.end(Suspended())
+
+    async def _go_on_awaiting(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, wait: ApprovalAwaited
     ) -> None:
         del lane, invocation, wait
         if ctx.conductor is None:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ..objects.types import Boundary
     from ..objects.verdicts import WaitVerdict
     from ..objects.waiting import SignalTarget
+    from .approvals import Approvals
     from .context import ExclusiveContext
     from .invocation import Invocation
     from .lane import Lane
     from .signal_orders import Sending
-    from .signals import Signals
 
 Result = TypeVar("Result")
 
@@ -37,7 +37,7 @@ class WaitingContext(ObjectContext):
 
     _lane: Lane
     _invocation: Invocation
-    _messages: Signals
+    _messages: Approvals
 
     @abstractmethod
     def _check_command(self, call: str) -> None: ...

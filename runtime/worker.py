@@ -18,10 +18,15 @@ from ..journal.lane_reading import read_runnable
 from ..journal.leases import sync_leases
 from ..journal.outcomes import IdempotencyEntry
 from ..journal.tenure import Acquired
+from .approvals import Approvals
 from .assignment import PartitionId
 from .attaching import Attaching
+from .authority import AUTHORITY_SLOTS, Authority, Question
+from .authority import tenant_of as _questioner_of
 from .blob_sweep import BlobSweep
 from .cancelling import Cancelling
+from .deciding import Deciding
+from .docket import Dockets
 from .doors import Doors
 from .endings import refuse
 from .errands import Errands
@@ -41,13 +46,13 @@ from .pausing import Pauses
 from .places import Places
 from .presence import Presence, new_worker_identity
 from .probes import Probes
+from .proposal_changes import ProposalChanges
 from .reads import Reads, Serving
 from .residency import Residency
 from .retention import Retention
 from .signal_boxes import SignalBoxes
 from .signal_delivery import SignalDelivery
 from .signal_intake import SignalIntake
-from .signals import Signals
 from .slots import Slots
 from .steps import Steps
 from .timers import Timers
@@ -107,6 +112,10 @@ class Worker:
         self._probes = Probes(store, self._partition_of)
         self._pauses = Pauses(store, self._errands)
         self._boxes = SignalBoxes(store, self._errands)
+        self._dockets = Dockets(store, self._errands)
+        self._authority = Authority()
+        self._changes = ProposalChanges(self._waits)
+        self._deciding = Deciding(self._dockets, self._authority, self._changes)
         self._validating = Validating(self._reads, settings.payload_limit_bytes)
         self._intake = self._make_intake()
         self._execution = Execution(settings, self._timers, self._limiter)
@@ -150,6 +159,7 @@ class Worker:
         intake.waits = self._waits
         intake.validating = self._validating
         intake.signals = SignalIntake(store, errands, self._boxes, delivery)
+        intake.deciding = self._deciding
         intake.cancelling = Cancelling(store, errands, self._loading)
         intake.pauses = self._pauses
         intake.probes = self._probes
@@ -198,15 +208,20 @@ class Worker:
         steps = Steps(self._settings, self._slots, self._timers, self._step_limiter)
         places = Places(self._store, self.doors)
         self._execution.steps = steps
-        signals = Signals(self._app, places, steps, self._waits, self._timers, self._settings.payload_limit_bytes)
+        signals = Approvals(self._app, places, steps, self._waits, self._timers, self._settings.payload_limit_bytes)
         signals.boxes, signals.store = self._boxes, self._store
+        signals.dockets, signals.proposals = self._dockets, self._changes
         self._execution.messages = signals
         self._reads.slots = Slots[Serving](READ_SLOTS, self._reads.serve_now, _asker_of, tasks)
         self._validating.slots = Slots[Validation](VALIDATOR_SLOTS, self._validating.turn, _sender_of, tasks)
+        self._authority.slots = Slots[Question](AUTHORITY_SLOTS, self._authority.turn, _questioner_of, tasks)
         self.idle = Idle(
             self._store,
             Parts(
-                (self._slots, self._reads.slots, self._validating.slots, self._reads, self._errands),
+                (
+                    self._slots, self._reads.slots, self._validating.slots, self._authority.slots, self._reads,
+                    self._errands,
+                ),
                 self._inboxes, self._outbox, self._timers, self._partitions, self._sweep_partitions,
                 partial(self._intake.accept_late_ones, 0.0),
             ),

@@ -53,7 +53,7 @@ from .journal.errors import (
 from .journal.key import Key
 from .journal.safety import Replicated
 from .objects.app import App
-from .objects.approvals import Approval, Proposal
+from .objects.approvals import Approval, DecisionTaken, Proposal, ProposalEvent, ProposalStatus
 from .objects.branching import BranchGroup, DurableTask
 from .objects.context import BlockingObjectContext, BlockingSharedContext, ObjectContext, SharedContext
 from .objects.handler import Handler, NoInput
@@ -62,7 +62,18 @@ from .objects.modelling import ModelAnswer
 from .objects.policies import RetryPolicy
 from .objects.receivers import Deduplicates, Effect, Receiver
 from .objects.settings import Settings
-from .objects.verdicts import Accepted, AlreadyCompleted, Expired, NotPermitted, UnknownTarget, WaitVerdict
+from .objects.verdicts import (
+    Accepted,
+    AlreadyCompleted,
+    AlreadyDecided,
+    Decided,
+    DecisionVerdict,
+    Expired,
+    NotPermitted,
+    SupersededBy,
+    UnknownTarget,
+    WaitVerdict,
+)
 from .objects.virtual_object import VirtualObject
 from .objects.waiting import Awakeable, BlockingAwakeable
 from .runtime.blocking import BlockingClient
@@ -73,6 +84,7 @@ from .runtime.runtime import Runtime
 __all__ = [
     "Accepted",
     "AlreadyCompleted",
+    "AlreadyDecided",
     "App",
     "Approval",
     "ApprovalDeclined",
@@ -91,6 +103,9 @@ __all__ = [
     "Cancelled",
     "Client",
     "Deadlock",
+    "Decided",
+    "DecisionTaken",
+    "DecisionVerdict",
     "Deduplicates",
     "Draining",
     "DurableTask",
@@ -122,6 +137,8 @@ __all__ = [
     "Overloaded",
     "PayloadTooLarge",
     "Proposal",
+    "ProposalEvent",
+    "ProposalStatus",
     "Receiver",
     "RegistrationError",
     "Rejected",
@@ -139,6 +156,7 @@ __all__ = [
     "StoreFull",
     "StoreUnavailable",
     "Superseded",
+    "SupersededBy",
     "Suspended",
     "TerminalError",
     "UnknownHandler",
