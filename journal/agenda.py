@@ -15,6 +15,13 @@ class AgendaKind(StrEnum):
 
     EFFECT = "e"
     PROPOSAL = "p"
+    #: One that was settled, or decided on: it is kept for a while, and then forgotten.
+    OLD_EFFECT = "f"
+    OLD_PROPOSAL = "q"
+
+
+#: What falls due without anybody waiting for it: records that have been kept for long enough.
+FORGOTTEN: Final = frozenset({AgendaKind.OLD_EFFECT, AgendaKind.OLD_PROPOSAL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +29,7 @@ class AgendaItem:
     """One effect or proposal of an object, as the partition's indexes name it.
 
     Args:
-        kind: Which of the two.
+        kind: Which of the two, and whether it is to be forgotten.
         key: The object, as `tenant/key`.
         name: The operation id of an effect; the field of a proposal, its action and version.
     """

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
 import redis.exceptions
 
 from .errors import InternalError, KeylaneError, SchemaMismatch, StoreError, WrongKeyType
 from .keyspace import SCHEMA_VERSION, PartitionSpace
 from .store import Refusal, Store, refusal
+
+#: What falls due: invocations, the histories of objects, or what is on the agenda.
+Indexed: TypeAlias = Literal["invocations", "histories", "agenda"]
+_INDEX: Final[Mapping[Indexed, Callable[[PartitionSpace], bytes]]] = {
+    "invocations": lambda space: space.due,
+    "histories": lambda space: space.history,
+    "agenda": lambda space: space.agenda,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +27,8 @@ class Due:
 
     Args:
         now_ms: The partition's time.
-        ids: Raw ids of invocations that are due, or keys of objects whose history is; earliest first.
+        ids: Raw ids of invocations that are due, keys of objects whose history is, or items of the agenda; the earliest
+            come first.
         next_in_ms: How long until the next one, None when there is none.
     """
 
@@ -29,7 +38,7 @@ class Due:
 
 
 async def read_all_due(
-    store: Store, spaces: Sequence[PartitionSpace], limit: int, *, histories: bool = False
+    store: Store, spaces: Sequence[PartitionSpace], limit: int, what: Indexed = "invocations"
 ) -> list[Due | KeylaneError]:
     """Ask many partitions in one turn.
 
@@ -37,7 +46,7 @@ async def read_all_due(
         store: The open store.
         spaces: The partitions.
         limit: How much is named of each at most.
-        histories: Whether to ask for the objects whose history may be shrunk, instead of invocations.
+        what: Which index: that of invocations, of the objects whose history may be shrunk, or the agenda.
 
     Returns:
         For each, what is due, or the error for which it can't be read.
@@ -45,7 +54,7 @@ async def read_all_due(
     Raises:
         StoreUnavailable: No server of the store can be reached.
     """
-    keys = [(space.owner, space.history if histories else space.due) for space in spaces]
+    keys = [(space.owner, _INDEX[what](space)) for space in spaces]
     words = [(*store.words("due", each, read_only=True), limit) for each in keys]
     replies = await store.each_fcall(words)
     return [_answer(space, reply) for space, reply in zip(spaces, replies, strict=True)]

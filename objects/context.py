@@ -20,6 +20,7 @@ from typing_extensions import TypeForm
 from ..journal.key import Key
 from .approving import Approving, BlockingApproving
 from .branching import Branching
+from .effecting import BlockingEffecting, Effecting
 from .messaging import BlockingMessaging, Messaging
 from .modelling import BlockingModelling, Modelling
 from .policies import RetryPolicy
@@ -179,7 +180,7 @@ class SharedContext(_Context):
         """
 
 
-class ObjectContext(_Exclusive, Branching, Messaging, Modelling, Waiting, Approving, SharedContext):
+class ObjectContext(_Exclusive, Branching, Messaging, Modelling, Waiting, Approving, Effecting, SharedContext):
     """What an `async def` exclusive handler may do: hold the lane, write state, run steps, and ask other objects."""
 
     __slots__ = ()
@@ -279,7 +280,13 @@ class BlockingSharedContext(_Context):
 
 
 class BlockingObjectContext(
-    _Exclusive, BlockingMessaging, BlockingModelling, BlockingWaiting, BlockingApproving, BlockingSharedContext
+    _Exclusive,
+    BlockingMessaging,
+    BlockingModelling,
+    BlockingWaiting,
+    BlockingApproving,
+    BlockingEffecting,
+    BlockingSharedContext,
 ):
     """What a plain `def` exclusive handler may do: as `ObjectContext`, without await."""
 

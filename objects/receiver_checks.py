@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Longer spans are a slip of the unit: ten years.
 SPAN_MAX: Final = timedelta(days=3653)
+#: What nobody may be told of for longer than that is no lag and no flight.
+DELAY_MAX: Final = timedelta(days=30)
 TIMEOUT_MAX: Final = timedelta(days=1)
 #: Shorter operation ids could not hold a hash that nobody meets twice.
 ID_LIMIT_MIN: Final = 32
@@ -117,11 +119,12 @@ def _check_ids(what: str, receiver: Receiver) -> None:
 
 
 def _check_spans(what: str, receiver: Receiver) -> None:
-    for name in ("in_flight", "lookup_retention"):
-        if getattr(receiver, name) is not None:
-            _check_span(what, name, getattr(receiver, name))
+    if receiver.in_flight is not None:
+        _check_span(what, "in_flight", receiver.in_flight, most=DELAY_MAX)
+    if receiver.lookup_retention is not None:
+        _check_span(what, "lookup_retention", receiver.lookup_retention)
+    _check_span(what, "lookup_lag", receiver.lookup_lag, most=DELAY_MAX, may_be_nothing=True)
     _check_span(what, "reconcile_within", receiver.reconcile_within)
-    _check_span(what, "lookup_lag", receiver.lookup_lag, may_be_nothing=True)
 
 
 def _check_lookup(what: str, receiver: Receiver) -> None:

@@ -23,6 +23,8 @@ LOOKUP_FIRST_MS: Final = 500
 LOOKUP_LAST_MS: Final = 300_000
 #: For how long look-ups that fail are repeated, from when absence would count, before people are asked as well, in ms.
 LOOKUP_PATIENCE_MS: Final = 3_600_000
+#: How many attempts there are before people are asked, where the receiver knows an id for longer than about a day.
+ATTEMPTS_MAX: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +272,7 @@ def _can_find(contract: Contract, question: Question, at_ms: int) -> bool:
 
 
 def _resend_at(contract: Contract, question: Question, now_ms: int) -> int | None:
-    if contract.dedup_ms is None or not may_resend(contract, question, now_ms):
+    if contract.dedup_ms is None or not may_resend(contract, question, now_ms) or question.attempt >= ATTEMPTS_MAX:
         return None
     pause = 0 if question.attempt == 1 else pause_ms(question.attempt - 1)
     # The last moment at which it is allowed, rather than none.
@@ -298,6 +300,8 @@ def _look_again(contract: Contract, question: Question, now_ms: int) -> int | No
 
 
 def _why(contract: Contract, question: Question, now_ms: int) -> str:
+    if may_resend(contract, question, now_ms):
+        return _NO_USE
     if not contract.can_look_up:
         return _WINDOW_PASSED
     return _NO_ANSWER if _can_find(contract, question, now_ms) else _FORGOTTEN
@@ -318,5 +322,6 @@ _LATE: Final = (
 )
 _SAYS_NOTHING: Final = "the receiver knows nothing of it, and by its contract that does not mean that it was not done"
 _WINDOW_PASSED: Final = "the receiver may have forgotten the operation id: sent again, it could be done twice"
+_NO_USE: Final = f"{ATTEMPTS_MAX} attempts have brought no answer"
 _NO_ANSWER: Final = "look-ups have brought no answer that counts"
 _FORGOTTEN: Final = "the receiver may have forgotten what it did: that nothing is found there means nothing any more"

@@ -71,6 +71,10 @@ class Settings(BaseSettings):
     records_per_invocation: int = Field(10_000, ge=10, le=1_000_000, description="Records after which it is paused.")
     snapshot_every_deltas: Count = Field(32, description="State deltas after which an object gets a snapshot.")
     result_retention_seconds: Seconds = Field(86_400.0, description="How long results and histories are kept.")
+    effect_slots: Count = Field(64, description="Calls and look-ups of effects that one worker makes at a time.")
+    send_within_seconds: Seconds = Field(
+        10.0, description="How soon after its intent the call of an effect has to begin; else it is not sent."
+    )
     ledger_retention_days: int = Field(
         90, ge=1, le=4_000, description="How long settled effects, proposals and their ledger are kept."
     )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..journal.key import Key
     from ..objects.approvals import Approval, Proposal
     from ..objects.messaging import Sent
+    from ..objects.receivers import Effect
     from ..objects.verdicts import WaitVerdict
     from ..objects.waiting import Awakeable, SignalTarget
     from .context import ExclusiveContext
@@ -166,6 +167,14 @@ class BlockingExclusiveContext(BlockingReadingContext, BlockingObjectContext):
         """Wait for the decision on a proposal, or return the one that the recorded run was told."""
         approval = partial(self._exclusive.approval, proposal, release_lane=release_lane, expects=expects)
         return anyio.from_thread.run(approval)
+
+    def effect(self, effect: Effect[Any, Any], /, **options: Any) -> Any:
+        """Have something done outside, or return what came of it in the recorded run."""
+        return anyio.from_thread.run(partial(self._exclusive.effect, effect, **options))
+
+    def effect_outcome(self, effect: Effect[Any, Any], /, **options: Any) -> Any:
+        """Have something done outside, or return what was known of it in the recorded run."""
+        return anyio.from_thread.run(partial(self._exclusive.effect_outcome, effect, **options))
 
     def attach(self, invocation_id: str, /, type: Any = None) -> Any:
         """Wait for the end of an invocation, or return what the recorded run was told of it."""

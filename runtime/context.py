@@ -21,12 +21,12 @@ from ..journal.place import place_in
 from ..journal.records import Record
 from ..journal.restarting import what_counts
 from ..objects.types import boundary_of
-from .approving_context import ApprovingContext
 from .bounds import SHORT_NAME, STATE_NAMES_MAX, check_name, check_state, check_unpacked, check_written
 from .checkpoints import count_kept_back
 from .combinators import Completions, Group, check_awaitables, drop, gather, select
 from .compensation import compensation
 from .conductor import Conductor
+from .effecting_context import EffectingContext
 from .large_reads import whole
 from .large_values import USUAL_BYTES, compact, note
 from .log import InvocationLog
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from ..journal.place import Place
     from ..objects.branching import BranchGroup, DurableTask
     from ..objects.messaging import Sent
-    from .approvals import Approvals
     from .branches import Branch
     from .compensation import Compensation
+    from .effects import Effects
     from .invocation import Invocation
     from .lane import Lane
     from .steps import Steps
@@ -57,7 +57,7 @@ Result = TypeVar("Result")
 JOINS: Final = frozenset({"gather", "select", "as_completed", "task_group"})
 
 
-class ExclusiveContext(ApprovingContext):
+class ExclusiveContext(EffectingContext):
     """What an exclusive handler gets: its lane's queued state under its own writes, steps, and recorded facts.
 
     Args:
@@ -98,7 +98,7 @@ class ExclusiveContext(ApprovingContext):
     )
 
     def __init__(
-        self, lane: Lane, invocation: Invocation, steps: Steps, messages: Approvals, task: asyncio.Task[Any] | None
+        self, lane: Lane, invocation: Invocation, steps: Steps, messages: Effects, task: asyncio.Task[Any] | None
     ) -> None:
         self._lane = lane
         self._invocation = invocation

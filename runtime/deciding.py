@@ -40,7 +40,7 @@ from .bounds import check_name
 from .endings import answered
 from .failures import refused
 from .partition import Phase
-from .proposal_changes import item_of, ledger_event, newest_version, retention_ms, warn_ms
+from .proposal_changes import ledger_event, newest_version, old_item_of, retention_ms, warn_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -284,7 +284,7 @@ class Deciding:
         Versions go on from it: an operation id that is made of one must not come again.
         """
         keeps_ms = retention_ms(lane.partition)
-        item = item_of(lane, entry)
+        item = old_item_of(lane, entry)
         is_newest = entry.version == newest_version(docket, entry.action)
         is_over = all(each.state in CLOSED and each.since_ms + keeps_ms <= now_ms for each in docket.proposals.values())
         has_object = bool(lane.queued or lane.queue or lane.aside or docket.effects) or not is_over

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ..objects.handler import Handler
     from ..objects.policies import RetryPolicy
     from ..objects.settings import Settings
-    from .approvals import Approvals
+    from .effects import Effects
     from .slots import Slots
     from .steps import Steps
     from .timers import Timers
@@ -76,7 +76,7 @@ class Execution:
         self._limiter = limiter
         self._random = random.Random()  # noqa: S311
         self.steps: Steps
-        self.messages: Approvals
+        self.messages: Effects
         self.slots: Slots[Lane]
 
     async def turn(self, lane: Lane) -> None:

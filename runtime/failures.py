@@ -13,6 +13,8 @@ from ..journal.errors import (
     ApprovalExpired,
     ApprovalUnfit,
     Deadlock,
+    EffectConflict,
+    EffectRejected,
     InvocationFailed,
     KeylaneError,
     StepFailed,
@@ -70,7 +72,7 @@ def _details(error: BaseException) -> object:
             return {"name": error.name, "attempts": error.attempts, "error": error.error}
         case Deadlock():
             return {"path": list(error.path)}
-        case ApprovalDeclined() | ApprovalExpired() | ApprovalUnfit():
+        case ApprovalDeclined() | ApprovalExpired() | ApprovalUnfit() | EffectRejected() | EffectConflict():
             return _own_fields(error)
         case TerminalError() | InvocationFailed():
             return error.details
@@ -124,7 +126,16 @@ def terminal_error(failure: Failure) -> TerminalError:
 
 
 #: Errors that a wait raises as what they are, with their fields.
-_REBUILT = frozenset({ApprovalDeclined.code, ApprovalExpired.code, ApprovalUnfit.code, Superseded.code})
+_REBUILT = frozenset(
+    {
+        EffectRejected.code,
+        EffectConflict.code,
+        ApprovalDeclined.code,
+        ApprovalExpired.code,
+        ApprovalUnfit.code,
+        Superseded.code,
+    }
+)
 
 
 def refused(error: KeylaneError) -> Refused:

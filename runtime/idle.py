@@ -22,6 +22,7 @@ from .timers import DUE_AT_LEAST
 
 if TYPE_CHECKING:
     from ..journal.store import Store
+    from .agenda import Agenda
     from .inbox_reader import InboxReader
     from .outbox import Outbox
     from .timers import Timers
@@ -60,6 +61,7 @@ class Parts:
         inboxes: Reads what comes in.
         outbox: Delivers what goes out.
         timers: Fires what is due.
+        agenda: Does what is due for objects.
         partitions: Returns the partitions that the worker holds.
         sweep: Tries what had to be put off.
         accept: Has what came in and has not begun yet taken in durably.
@@ -69,6 +71,7 @@ class Parts:
     inboxes: InboxReader
     outbox: Outbox
     timers: Timers
+    agenda: Agenda
     partitions: Callable[[], list[Partition]]
     sweep: Callable[[], None]
     accept: Callable[[], None]
@@ -144,16 +147,20 @@ class Idle:
             look()
             is_read_now = self._parts.inboxes.read_now()
             answers = await read_all_due(self._store, [each.space for each in partitions], DUE_AT_ONCE)
+            stops = await self._parts.agenda.stops(partitions)
             if not (was_still and is_read_now and rests == self.rests and self._is_still(partitions)):
                 continue
             dues = [answer for answer in answers if isinstance(answer, Due)]
             due = [[raw_id for raw_id in each.ids if asked[raw_id] < ASKED_MAX] for each in dues]
+            due.extend([data for data in each.due if asked[data] < ASKED_MAX] for each in stops)
             if not any(due):
-                return min((each.next_in_ms for each in dues if each.next_in_ms is not None), default=None)
+                nexts = [each.next_in_ms for each in (*dues, *stops) if each.next_in_ms is not None]
+                return min(nexts, default=None)
             for ids in due:
                 # Of very many, one question hands out the earliest.
                 asked.update(ids[:DUE_AT_LEAST])
             await self._parts.timers.ask(partitions)
+            await self._parts.agenda.ask(partitions)
 
     async def _rest_after(self, rests: int, partitions: list[Partition], patience_seconds: float) -> None:
         """Wait until something comes to rest; how long the store takes does not try one's patience."""

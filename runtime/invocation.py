@@ -70,6 +70,7 @@ class Invocation:
         "asked_for",
         "attached",
         "attempts",
+        "begun_ms",
         "caller",
         "client",
         "conductor",
@@ -122,6 +123,8 @@ class Invocation:
         self.lane: Lane
         self.hold: Hold | None = None
         self.accepted = False
+        #: When it was taken in, by the partition's time, where an owner before has done that.
+        self.begun_ms: int | None = None
         self.ended = False
         #: How many ends of its waits are on their way to the store.
         self.ending = 0

@@ -351,6 +351,7 @@ class Loading:
         invocation.accepted = True
         invocation.standing = standing
         invocation.mail = found.mail
+        invocation.begun_ms = found.begun_ms
         invocation.attached = found.attached
         recall(invocation, found.records)
         invocation.refers = digests_in_records(found.records) or None

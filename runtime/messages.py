@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ..journal.place import Place
     from ..objects.app import App
     from ..objects.types import Boundary
+    from .conductor import Conductor
     from .context import ExclusiveContext
     from .invocation import Invocation
     from .lane import Lane
@@ -304,6 +305,7 @@ class Messages:
         fact: Record,
         more: list[Operation],
         end: WaitCompleted | None = None,
+        queued: Callable[[], None] | None = None,
     ) -> None:
         """Make a command durable, with what leaves with it and the state written since the last durable point.
 
@@ -312,17 +314,24 @@ class Messages:
         it can do is wait. A wait for what has come already ends in the same commit, or no new owner would see to it; a
         handler with branches is run again by one in any case, since its lane does not stand still.
 
+        Args:
+            ctx: The run that makes it.
+            lane: Its lane.
+            invocation: Its invocation.
+            fact: The command.
+            more: What leaves with it.
+            end: What ends the wait that it begins.
+            queued: Called once that is queued, unless the handler is told of a cancel in its place.
+
         Raises:
             Cancelled: In its place it was recorded that the handler is told of that.
         """
         if is_due(invocation) and end is None and (ctx.conductor is None or ctx.conductor.is_main_here):
+            queued = None
             fact, more = CancelDelivered(place_of(fact), *ctx.carried()), cascade(lane, invocation)
+        queued = queued or _nothing
         if ctx.conductor is not None:
-            ctx.conductor.write(fact, [] if end is not None else more)
-            if end is not None:
-                self.waits.complete(invocation, end, more, _nothing, _nothing)
-            if isinstance(fact, RESUMING):
-                await ctx.conductor.durable(place_of(fact))
+            await self._write_of_branch(ctx.conductor, invocation, fact, more, end, queued)
             return
         ctx.check_current()
         was_accepted = invocation.accepted
@@ -339,12 +348,29 @@ class Messages:
         facts = (fact,) if end is None else (fact, end)
         done = partial(_written, invocation, facts, durable, was_accepted)
         lane.commit(writes, delta or None, done, takes_in=not was_accepted, about=invocation.raw_id)
+        queued()
         await ctx.through(durable)
         ctx.pass_durable_point()
         if isinstance(fact, CancelDelivered):
             raise told(invocation)
         if not isinstance(fact, BEGINNINGS):
             ctx.replay_if_forced()
+
+    async def _write_of_branch(
+        self,
+        conductor: Conductor,
+        invocation: Invocation,
+        fact: Record,
+        more: list[Operation],
+        end: WaitCompleted | None,
+        queued: Callable[[], None],
+    ) -> None:
+        conductor.write(fact, [] if end is not None else more)
+        queued()
+        if end is not None:
+            self.waits.complete(invocation, end, more, _nothing, _nothing)
+        if isinstance(fact, RESUMING):
+            await conductor.durable(place_of(fact))
 
 
 def deadlock(path: tuple[Held, ...], target: Held) -> Deadlock:

@@ -166,10 +166,10 @@ class Partition:
         #: Signals to what is scheduled, which whoever lets it begin may not find among the records that it has read.
         self.early_signals: dict[bytes, list[SignalReceived]] = {}
         self.inbox = InboxPlace()
-        self.running = 0
+        #: How many handlers run, and how many effects are called now or are about to be.
+        self.running, self.calling = 0, 0
         self.serving: set[bytes] = set()
-        self.result_retention_ms = int(settings.result_retention_seconds * 1000)
-        self.history_retention_ms = self.result_retention_ms
+        self.result_retention_ms = self.history_retention_ms = int(settings.result_retention_seconds * 1000)
         self.blob_threshold_bytes = settings.blob_threshold_bytes
         self.payload_limit_bytes = settings.payload_limit_bytes
         self.tombstone_retention_ms = settings.tombstone_retention_days * 86_400_000
@@ -422,7 +422,7 @@ class Partition:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing runs and nothing is on its way to the store."""
-        return not self.running and self.writer.is_idle
+        return not self.running and not self.calling and self.writer.is_idle
 
 
 def _never() -> bool:

@@ -54,6 +54,11 @@ def item_of(lane: Lane, entry: ProposalEntry) -> AgendaItem:
     return AgendaItem(AgendaKind.PROPOSAL, lane.key_text, entry.field)
 
 
+def old_item_of(lane: Lane, entry: ProposalEntry) -> AgendaItem:
+    """Return the name under which a closed proposal is on the agenda."""
+    return AgendaItem(AgendaKind.OLD_PROPOSAL, lane.key_text, entry.field)
+
+
 def ledger_event(lane: Lane, entry: ProposalEntry, event: Happened) -> LedgerEvent:
     """Return what the ledger says of something that has happened to a proposal."""
     return LedgerEvent(lane.key_text, entry.field, "", "", lane.partition.virtual_object.owner, event)
@@ -158,6 +163,13 @@ class ProposalChanges:
             return [operations.take_off_agenda(partition.space, item)]
         delay_ms = max(at_ms - now_ms, 0)
         self.ask_in(partition, delay_ms)
+        if entry.state in CLOSED and not entry.waiters:
+            # Nobody waits for it to be forgotten.
+            old = old_item_of(lane, entry)
+            return [
+                operations.take_off_agenda(partition.space, item),
+                operations.put_on_agenda(partition.space, old, delay_ms),
+            ]
         return [operations.put_on_agenda(partition.space, item, delay_ms)]
 
     def write(

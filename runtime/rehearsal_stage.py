@@ -17,8 +17,8 @@ from ..journal.key import Key
 from ..journal.keyspace import PartitionSpace
 from ..journal.operations import Delta
 from ..journal.tenure import Tenure
-from .approvals import Approvals
 from .context import ExclusiveContext
+from .effects import Effects
 from .lane import Lane, apply
 from .log import InvocationLog
 from .partition import Partition, Phase
@@ -163,7 +163,7 @@ class StageWaits(Waits):
         raise ctx.end(Suspended())
 
 
-class StageSignals(Approvals):
+class StageSignals(Effects):
     """Commands that are found in the journal; a wait that has not ended is its end."""
 
     async def _go_on_waiting(
@@ -177,6 +177,11 @@ class StageSignals(Approvals):
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, wait: ApprovalAwaited
     ) -> None:
         del lane, invocation, wait
+        if ctx.conductor is None:
+            raise ctx.end(Suspended())
+
+    async def _go_on_with_effect(self, ctx: ExclusiveContext, lane: Lane) -> None:
+        del lane
         if ctx.conductor is None:
             raise ctx.end(Suspended())
 

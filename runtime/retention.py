@@ -78,7 +78,7 @@ class Retention:
                 await self._sweep(partitions)
 
     async def _sweep(self, partitions: list[Partition]) -> None:
-        answers = await read_all_due(self._store, [each.space for each in partitions], PAGE, histories=True)
+        answers = await read_all_due(self._store, [each.space for each in partitions], PAGE, "histories")
         for partition, due in zip(partitions, answers, strict=True):
             await self._turn(partition, due)
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ..objects.types import Boundary
     from ..objects.verdicts import WaitVerdict
     from ..objects.waiting import SignalTarget
-    from .approvals import Approvals
     from .context import ExclusiveContext
+    from .effects import Effects
     from .invocation import Invocation
     from .lane import Lane
     from .signal_orders import Sending
@@ -37,7 +37,7 @@ class WaitingContext(ObjectContext):
 
     _lane: Lane
     _invocation: Invocation
-    _messages: Approvals
+    _messages: Effects
 
     @abstractmethod
     def _check_command(self, call: str) -> None: ...

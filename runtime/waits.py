@@ -36,6 +36,7 @@ from ..journal.tracing import traceless
 from .aside import returning
 from .cancel_delivery import cascade, is_due, told
 from .due_times import delay_of, entry_of, forget_due
+from .effect_shield import is_shielded
 from .endings import record
 from .failures import refused
 from .forcing import forced
@@ -102,7 +103,7 @@ class Waits:
         if isinstance(recorded, CancelDelivered):
             ctx.pass_recorded()
             raise told(invocation)
-        if is_due(invocation):
+        if is_due(invocation) and is_shielded(invocation) is False:
             # It was asked for while the handler was not in memory.
             self._tell_of_cancel(lane, invocation, index)
         while True:
@@ -144,6 +145,16 @@ class Waits:
         forget_due(invocation, index)
         more = [entry_of(lane.partition, invocation), *cascade(lane, invocation)]
         self._end(invocation, CancelDelivered(index), more, _nothing, _nothing)
+
+    def tell_of_cancel(self, invocation: Invocation, place: Place, more: list[Operation]) -> None:
+        """End a wait that is never due by itself with that its handler is told of its cancel.
+
+        Args:
+            invocation: The one that waits.
+            place: Where.
+            more: What is written with it.
+        """
+        self._end(invocation, CancelDelivered(place), more, _nothing, _nothing)
 
     def enter(self, invocation: Invocation) -> int:
         """Have a handler that waits leave memory after a while; returns what `leave` wants to know."""

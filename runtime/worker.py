@@ -18,16 +18,13 @@ from ..journal.lane_reading import read_runnable
 from ..journal.leases import sync_leases
 from ..journal.outcomes import IdempotencyEntry
 from ..journal.tenure import Acquired
-from .approvals import Approvals
 from .assignment import PartitionId
 from .attaching import Attaching
-from .authority import AUTHORITY_SLOTS, Authority, Question
-from .authority import tenant_of as _questioner_of
 from .blob_sweep import BlobSweep
 from .cancelling import Cancelling
-from .deciding import Deciding
-from .docket import Dockets
 from .doors import Doors
+from .effect_parts import EffectParts
+from .effects import Effects
 from .endings import refuse
 from .errands import Errands
 from .execution import Execution
@@ -46,7 +43,6 @@ from .pausing import Pauses
 from .places import Places
 from .presence import Presence, new_worker_identity
 from .probes import Probes
-from .proposal_changes import ProposalChanges
 from .reads import Reads, Serving
 from .residency import Residency
 from .retention import Retention
@@ -97,8 +93,7 @@ class Worker:
         self._stack = contextlib.AsyncExitStack()
         self._limiter = anyio.CapacityLimiter(settings.blocking_threads)
         # Handlers in threads wait for their steps, so these must not wait for the handlers' threads.
-        self._step_limiter = anyio.CapacityLimiter(settings.blocking_threads)
-        read_limiter = anyio.CapacityLimiter(settings.blocking_threads)
+        self._step_limiter, read_limiter = (anyio.CapacityLimiter(settings.blocking_threads) for _ in range(2))
         self._errands = Errands()
         self._timers = Timers(store)
         self._waits = Waits(self._timers, settings.waiting_residency_seconds, settings.waiting_resident_max)
@@ -112,19 +107,14 @@ class Worker:
         self._probes = Probes(store, self._partition_of)
         self._pauses = Pauses(store, self._errands)
         self._boxes = SignalBoxes(store, self._errands)
-        self._dockets = Dockets(store, self._errands)
-        self._authority = Authority()
-        self._changes = ProposalChanges(self._waits)
-        self._deciding = Deciding(self._dockets, self._authority, self._changes)
+        self._effect_parts = EffectParts(store, settings, self._errands, self._waits)
         self._validating = Validating(self._reads, settings.payload_limit_bytes)
         self._intake = self._make_intake()
         self._execution = Execution(settings, self._timers, self._limiter)
         self._inboxes = InboxReader(store, self._intake, self._errands, self._partitions)
         self._blob_sweep = BlobSweep(store, self._partitions)
-        lane_mending = LaneMending(store, self._loading, self._timers)
-        self._mending = Mending(
-            store, self._errands, lane_mending, self._inboxes, self._waits, self._outbox
-        )  # fmt: skip
+        lanes = LaneMending(store, self._loading, self._timers)
+        self._mending = Mending(store, self._errands, lanes, self._inboxes, self._waits, self._outbox)
         self._leases = LeaseThread(
             sync_leases(store, timeout_seconds=settings.renewal_seconds),
             lease_seconds=settings.lease_seconds,
@@ -159,7 +149,7 @@ class Worker:
         intake.waits = self._waits
         intake.validating = self._validating
         intake.signals = SignalIntake(store, errands, self._boxes, delivery)
-        intake.deciding = self._deciding
+        intake.deciding = self._effect_parts.deciding
         intake.cancelling = Cancelling(store, errands, self._loading)
         intake.pauses = self._pauses
         intake.probes = self._probes
@@ -208,21 +198,19 @@ class Worker:
         steps = Steps(self._settings, self._slots, self._timers, self._step_limiter)
         places = Places(self._store, self.doors)
         self._execution.steps = steps
-        signals = Approvals(self._app, places, steps, self._waits, self._timers, self._settings.payload_limit_bytes)
-        signals.boxes, signals.store = self._boxes, self._store
-        signals.dockets, signals.proposals = self._dockets, self._changes
-        self._execution.messages = signals
+        effects = Effects(self._app, places, steps, self._waits, self._timers, self._settings.payload_limit_bytes)
+        effects.boxes, effects.store = self._boxes, self._store
+        self._execution.messages = effects
+        self._effect_parts.serve(effects)
+        self._effect_parts.start(self._settings, tasks)
         self._reads.slots = Slots[Serving](READ_SLOTS, self._reads.serve_now, _asker_of, tasks)
         self._validating.slots = Slots[Validation](VALIDATOR_SLOTS, self._validating.turn, _sender_of, tasks)
-        self._authority.slots = Slots[Question](AUTHORITY_SLOTS, self._authority.turn, _questioner_of, tasks)
+        resting = (self._slots, self._reads.slots, self._validating.slots, *self._effect_parts.resting)
         self.idle = Idle(
             self._store,
             Parts(
-                (
-                    self._slots, self._reads.slots, self._validating.slots, self._authority.slots, self._reads,
-                    self._errands,
-                ),
-                self._inboxes, self._outbox, self._timers, self._partitions, self._sweep_partitions,
+                (*resting, self._reads, self._errands), self._inboxes, self._outbox, self._timers,
+                self._effect_parts.agenda, self._partitions, self._sweep_partitions,
                 partial(self._intake.accept_late_ones, 0.0),
             ),
         )  # fmt: skip
@@ -232,7 +220,7 @@ class Worker:
         self._inboxes.subscription = subscription
         self._errands.start(tasks)
         self._store.on_server_change(self._server_changed)
-        sweeps = (self._sweep, self._retention.run, self._blob_sweep.run, self._tick)
+        sweeps = (self._sweep, self._retention.run, self._blob_sweep.run, self._tick, self._effect_parts.agenda.run)
         for task in (self._timers.run, self._inboxes.run, self._outbox.run, self._ownership.run, *sweeps):
             tasks.start_soon(task)
         await tasks.start(subscription.run)
@@ -329,6 +317,7 @@ class Worker:
     async def look_for_due(self) -> None:
         """Ask the store now what time it is in each partition and what is due by it, as the sweep does each second."""
         await self._timers.ask(self._ownership.partitions)
+        await self._effect_parts.agenda.ask(self._ownership.partitions)
 
     def why_busy(self) -> str:
         """Return what runs now, in words."""
@@ -351,6 +340,7 @@ class Worker:
     def lost(self, partition: Partition) -> None:
         """Take note that a tenure ended."""
         self._timers.suspend(partition)
+        self._effect_parts.agenda.leave(partition)
         self._outbox.leave(partition)
         self._residency.lost(partition)
         self._inboxes.leave(partition)
@@ -412,6 +402,7 @@ class Worker:
         for lane in list(partition.lanes.values()):
             self.ready(lane)
         self._timers.sweep(partition)
+        self._effect_parts.agenda.attend(partition)
         self._probes.attend(partition)
 
     async def _tick(self) -> None:
@@ -425,6 +416,7 @@ class Worker:
             await anyio.sleep(self._settings.sweep_seconds)
             self._inboxes.look_everywhere()
             self._residency.sweep()
+            self._effect_parts.agenda.sweep()
             self._probes.sweep()
             self._sweep_partitions()
 

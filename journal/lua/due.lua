@@ -1,6 +1,6 @@
 -- due: what has fallen due in a partition.
 --
--- KEYS  1 owner · 2 due times of invocations, or those of histories
+-- KEYS  1 owner · 2 due times of invocations, those of histories, or the agenda
 -- ARGV  1 how many to answer at most
 -- Answers {partition time, time of the next one that is not due yet or -1, id, id, …}, earliest first.
 -- Refuses SCHEMA found, WRONGKEYTYPE key.

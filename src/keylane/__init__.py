@@ -56,6 +56,7 @@ from .objects.app import App
 from .objects.approvals import Approval, DecisionTaken, Proposal, ProposalEvent, ProposalStatus
 from .objects.branching import BranchGroup, DurableTask
 from .objects.context import BlockingObjectContext, BlockingSharedContext, ObjectContext, SharedContext
+from .objects.effecting import Succeeded, Unknown
 from .objects.handler import Handler, NoInput
 from .objects.messaging import Sent
 from .objects.modelling import ModelAnswer
@@ -155,10 +156,12 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreUnavailable",
+    "Succeeded",
     "Superseded",
     "SupersededBy",
     "Suspended",
     "TerminalError",
+    "Unknown",
     "UnknownHandler",
     "UnknownObject",
     "UnknownTarget",

@@ -74,6 +74,8 @@ HOUR = timedelta(hours=1)
         ({"owner": " "}, "owner", "has no owner: name the team that settles by hand"),
         ({"owner": None}, "owner", "has no owner"),
         ({"lookup_lag": -HOUR}, "lookup_lag", "lookup_lag is -1 day, 23:00:00: use a timedelta, zero or more"),
+        ({"lookup_lag": timedelta(days=31)}, "lookup_lag", "at most 30 days"),
+        ({"in_flight": timedelta(days=31)}, "in_flight", "at most 30 days"),
         ({"lookup_lag": 5}, "lookup_lag", "lookup_lag is 5: use a timedelta"),
         ({"lookup_retention": timedelta(0)}, "lookup_retention", "use a timedelta, above zero"),
         ({"lookup_retention": timedelta(days=9999)}, "lookup_retention", "at most 3,653 days"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from keylane.journal.effects import EffectEntry, EffectState
 from keylane.journal.ledger import EventKind, Happened
 from keylane.objects.recovery import (
+    ATTEMPTS_MAX,
     LOOKUP_LAST_MS,
     LOOKUP_PATIENCE_MS,
     AskPeople,
@@ -247,6 +248,16 @@ def test_pauses_between_resends_grow() -> None:
 
     pauses = [0, 500, 1_000, 2_000, LOOKUP_LAST_MS]
     assert times == [Resend(since + pause) for pause in pauses]
+
+
+def test_people_are_asked_after_very_many_attempts() -> None:
+    """A receiver that is down for days is not sent the same id for a year; people may still have it sent."""
+    dedup = replace(LOOKUP, can_look_up=False, dedup_ms=365 * DAY)
+    question = replace(FRESH, attempt=ATTEMPTS_MAX)
+
+    assert isinstance(next_action(dedup, replace(FRESH, attempt=ATTEMPTS_MAX - 1), T0 + DAY), Resend)
+    assert isinstance(next_action(dedup, question, T0 + DAY), AskPeople)
+    assert "resend" in allowed_acts(dedup, question, T0 + DAY)
 
 
 def test_the_last_moment_of_the_window_is_used() -> None:

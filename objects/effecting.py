@@ -1,0 +1,160 @@
+"""What an exclusive handler may ask of the world outside: effects, whose outcome is never guessed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+
+from ..journal.errors import EffectRejected
+
+if TYPE_CHECKING:
+    from .approvals import Approval
+    from .receivers import Effect
+
+Params = TypeVar("Params")
+Receipt = TypeVar("Receipt")
+Receipt_co = TypeVar("Receipt_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded(Generic[Receipt_co]):
+    """The receiver did it.
+
+    Attributes:
+        receipt: What it answered.
+    """
+
+    receipt: Receipt_co
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody can say yet whether the receiver did it; it is being settled meanwhile.
+
+    Attributes:
+        since: Since when that is so, by the partition's time.
+        why: What is known, in words.
+    """
+
+    since: datetime
+    why: str
+
+
+#: What `ctx.effect_outcome` returns; take it apart with `match`.
+EffectOutcome: TypeAlias = Succeeded[Receipt] | EffectRejected | Unknown
+
+
+class Effecting(ABC):
+    """Effects of an `async def` handler."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def effect(
+        self,
+        effect: Effect[Params, Receipt],
+        /,
+        *,
+        operation_id: str,
+        params: Params,
+        approval: Approval | None = None,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> Receipt:
+        """Have something done outside, and return the receiver's receipt.
+
+        What is to be done is durable before anything is sent. Where it is not known whether the receiver did it, this
+        waits until it is: the receiver is asked, or the same id is sent again where it takes one once, or a person
+        settles it. No exception tells that an outcome is unknown, so no handler can take that for a failure.
+
+        Args:
+            effect: What: declared with `@receiver.effect(…)` and listed in `VirtualObject(effects=[…])`.
+            operation_id: Names the business operation among those of this object. Asking again under the same id, from
+                wherever, gives what became of it, and does nothing again; another operation needs another id.
+            params: With what.
+            approval: What allows it, where people had to; it is used up in the commit that precedes the call.
+            release_lane: Whether others may change this object meanwhile; see `ObjectContext.release_lane`.
+            expects: Names of state values that nobody else may have changed when it returns, with `release_lane=True`.
+
+        Raises:
+            EffectRejected: The receiver said that it did not and will not do it.
+            EffectConflict: The operation id was used for something else.
+            ApprovalUnfit: The approval does not allow this; nothing was sent.
+            TerminalError: What the effect's `recheck` has raised; nothing was sent.
+            PayloadTooLarge: The parameters have more than 64 KiB, or the operation id more than 200 bytes.
+            InvalidInput: The parameters do not fit their type.
+            Superseded: Others have changed what was expected to stay.
+        """
+
+    @abstractmethod
+    async def effect_outcome(
+        self,
+        effect: Effect[Params, Receipt],
+        /,
+        *,
+        operation_id: str,
+        params: Params,
+        approval: Approval | None = None,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> Succeeded[Receipt] | EffectRejected | Unknown:
+        """Have something done outside, and return what is known of the outcome, also that nothing is.
+
+        ```python
+        match await ctx.effect_outcome(send_refund, operation_id="refund-1", params=terms):
+            case Succeeded(receipt):
+                ...
+            case EffectRejected() as rejected:
+                ...
+            case Unknown(since, why):
+                ...  # it is being settled; asking again under the same id gives what became of it
+        ```
+
+        Args:
+            effect: What; see `effect`, also for the other arguments.
+            operation_id: Names the business operation.
+            params: With what.
+            approval: What allows it.
+            release_lane: Whether others may change this object meanwhile.
+            expects: Names of state values that nobody else may have changed when it returns.
+
+        Raises:
+            TerminalError: As `effect`, but for `EffectRejected`, which is returned.
+        """
+
+
+class BlockingEffecting(ABC):
+    """Effects of a plain `def` handler; the wait ends its thread, and it is replayed afterwards."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def effect(
+        self,
+        effect: Effect[Params, Receipt],
+        /,
+        *,
+        operation_id: str,
+        params: Params,
+        approval: Approval | None = None,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> Receipt:
+        """Have something done outside, and return the receiver's receipt; see `ObjectContext.effect`."""
+
+    @abstractmethod
+    def effect_outcome(
+        self,
+        effect: Effect[Params, Receipt],
+        /,
+        *,
+        operation_id: str,
+        params: Params,
+        approval: Approval | None = None,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> Succeeded[Receipt] | EffectRejected | Unknown:
+        """Have something done outside, and return what is known; see `ObjectContext.effect_outcome`."""

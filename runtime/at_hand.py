@@ -1,0 +1,80 @@
+"""Has an object and its docket in memory, for work that begins with neither: what falls due, or comes back late."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from ..journal.errors import KeylaneError
+from .partition import Phase
+
+if TYPE_CHECKING:
+    from .docket import Docket, Dockets
+    from .lane import Lane
+    from .partition import Partition
+
+logger = logging.getLogger("keylane.effects")
+
+#: How soon an object is looked at again that the store has refused something for, or that can't be read.
+LOOK_AGAIN_SECONDS: Final = 0.05
+UNREADABLE_SECONDS: Final = 1.0
+
+
+class AtHand:
+    """Brings objects into memory for one worker.
+
+    Args:
+        dockets: Reads the effects and proposals of objects.
+    """
+
+    def __init__(self, dockets: Dockets) -> None:
+        self._dockets = dockets
+
+    async def bring(self, partition: Partition, key_text: str) -> tuple[Lane, Docket] | None:
+        """Return an object's lane, loaded, and its docket; None once the partition is lost.
+
+        What is done with them has to be queued before the next await: then they may be others.
+        """
+        while partition.phase is not Phase.LOST:
+            lane = partition.lane(key_text)
+            if lane.loaded and lane.error is None and not lane.refused:
+                docket = lane.docket
+                if docket is not None:
+                    return lane, docket
+                await self._read(lane)
+            elif lane.load_error is None and lane.error is None and not lane.refused:
+                await _loaded(lane)
+            else:
+                # What is known of it is about to change.
+                await anyio.sleep(LOOK_AGAIN_SECONDS if lane.load_error is None else UNREADABLE_SECONDS)
+        return None
+
+    async def _read(self, lane: Lane) -> None:
+        try:
+            await self._dockets.wait(lane)
+        except KeylaneError as error:
+            logger.error("%s %s: its effects can't be read: %s", lane.partition.space, lane.key_text, error)  # noqa: TRY400, the error says it all
+            await anyio.sleep(UNREADABLE_SECONDS)
+
+
+async def _loaded(lane: Lane) -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    lane.when_loaded = (*lane.when_loaded, lambda: None if future.done() else future.set_result(None))
+    await future
+
+
+async def written(lane: Lane) -> bool:
+    """Wait until all that is queued of a lane is durable; return whether it is, or was refused."""
+    gate = lane.gate()
+    if gate is None:
+        return True
+    try:
+        await gate
+    except asyncio.CancelledError:
+        raise
+    except BaseException:  # noqa: BLE001, whatever the store or another owner said
+        return False
+    return True

@@ -1,0 +1,69 @@
+"""What is looked at before an effect is intended: the approval that it uses up, and the facts that it depends on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..journal import codec
+from .own_context import in_own_context
+
+if TYPE_CHECKING:
+    from ..journal.batch import Operation
+    from ..objects.approvals import Approval
+    from ..objects.receivers import Effect
+    from .lane import Lane
+
+
+class ApprovalCheck(Protocol):
+    """Decides whether an approval allows an effect, and uses it up."""
+
+    async def check(self, lane: Lane, approval: str, effect: Effect[Any, Any], params: bytes) -> None:
+        """Look whether an approval allows an effect, and everybody who gave it may still do so.
+
+        Args:
+            lane: The lane of the object, whose docket is in memory.
+            approval: Action and version of the proposal, as `refund.3`.
+            effect: The effect.
+            params: Its packed parameters.
+
+        Raises:
+            ApprovalUnfit: It does not.
+        """
+        ...
+
+    def consume(
+        self, lane: Lane, approval: Approval, effect: Effect[Any, Any], operation: str, params: bytes
+    ) -> list[Operation]:
+        """Return what uses an approval up, in the commit of the intent.
+
+        Args:
+            lane: The lane of the object, whose docket is in memory.
+            approval: The approval, as the handler has it.
+            effect: The effect.
+            operation: The operation id.
+            params: The packed parameters.
+
+        Raises:
+            ApprovalUnfit: It does not allow this; nothing is written.
+        """
+        ...
+
+
+async def checked(
+    lane: Lane, effect: Effect[Any, Any], params: bytes, approval: str, approvals: ApprovalCheck | None
+) -> bytes | None:
+    """Look at the facts that an effect depends on, and return them, packed.
+
+    Raises:
+        TerminalError: They refuse the effect.
+        Exception: They can't be looked at now.
+    """
+    if approval and approvals is not None:
+        await approvals.check(lane, approval, effect, params)
+    if effect.recheck is None:
+        return None
+    facts = await in_own_context(effect.recheck(effect.params.load(params)))
+    try:
+        return codec.pack(facts)
+    except codec.NotEncodable:
+        return codec.pack(repr(facts))

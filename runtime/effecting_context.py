@@ -1,0 +1,95 @@
+"""The part of an exclusive handler's context that has things done outside."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from ..journal.effects import Unknown as NotKnown
+from ..journal.errors import EffectRejected, InternalError
+from ..journal.outcomes import Rejected
+from ..journal.outcomes import Succeeded as Done
+from ..objects.effecting import Succeeded, Unknown
+from .approving_context import ApprovingContext
+from .failures import terminal_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..objects.approvals import Approval
+    from ..objects.receivers import Effect
+
+
+class EffectingContext(ApprovingContext):
+    """What `ExclusiveContext` does for effects."""
+
+    __slots__ = ()
+
+    async def effect(
+        self,
+        effect: Effect[Any, Any],
+        /,
+        *,
+        operation_id: str,
+        params: Any,
+        approval: Approval | None = None,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> Any:
+        """Have something done outside, or return what came of it in the recorded run."""
+        outcome = await self._outcome(
+            "effect", effect, operation_id, params, approval, release_lane=release_lane, expects=expects
+        )
+        if isinstance(outcome, Succeeded):
+            return outcome.receipt
+        if isinstance(outcome, EffectRejected):
+            raise outcome
+        raise InternalError(f"the wait for effect {operation_id} has ended without an outcome")
+
+    async def effect_outcome(
+        self,
+        effect: Effect[Any, Any],
+        /,
+        *,
+        operation_id: str,
+        params: Any,
+        approval: Approval | None = None,
+        release_lane: bool = False,
+        expects: Iterable[str] = (),
+    ) -> Any:
+        """Have something done outside, or return what was known of it in the recorded run."""
+        return await self._outcome(
+            "effect_outcome", effect, operation_id, params, approval, release_lane=release_lane, expects=expects
+        )
+
+    async def _outcome(
+        self,
+        call: str,
+        effect: Effect[Any, Any],
+        operation_id: str,
+        params: Any,
+        approval: Approval | None,
+        *,
+        release_lane: bool,
+        expects: Iterable[str],
+    ) -> Succeeded[Any] | EffectRejected | Unknown:
+        self._check_command(call)
+        if self.own.releases(expects, release_lane=release_lane):
+            async with self.own.release_lane(expects=expects):
+                return await self._outcome(call, effect, operation_id, params, approval, release_lane=False, expects=())
+        wish = self._messages.wish(
+            self._lane, effect, operation_id, params, approval, takes_unknown=call == "effect_outcome"
+        )
+        asking = self._messages.effect(self.own, self._lane, self._invocation, wish)
+        match await self.unbroken(call, asking):
+            case Done(result=packed):
+                return Succeeded(effect.receipt.load(packed))
+            case NotKnown(since_ms, why):
+                return Unknown(datetime.fromtimestamp(since_ms / 1000, tz=UTC), why)
+            case Rejected(failure=failure):
+                error = terminal_error(failure)
+                if isinstance(error, EffectRejected):
+                    return error
+                raise error
+            case other:
+                raise InternalError(f"effect {operation_id} has ended with {type(other).__name__}")

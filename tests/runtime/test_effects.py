@@ -1,0 +1,343 @@
+"""Effects: nothing is sent before it is durable, nothing is guessed, and what was done once is not done again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import anyio
+import pytest
+
+from keylane import (
+    BlockingObjectContext,
+    Deduplicates,
+    EffectConflict,
+    EffectRejected,
+    InvocationFailed,
+    ObjectContext,
+    Receiver,
+    Succeeded,
+    TerminalError,
+    Unknown,
+    VirtualObject,
+)
+from keylane.journal.effects import EffectEntry, EffectState
+from keylane.journal.ledger import EventKind, LedgerEvent
+from keylane.testing import Harness, harness
+from tests.runtime.fake_bank import Bank, Receipt, Terms
+
+pytestmark = pytest.mark.anyio
+
+KEY = "acme/o-1"
+#: How long a test waits for what a passing clock brings.
+SOON = 30.0
+
+bank = Bank()
+dedup_bank = Bank(is_deduplicating=True)
+refusals: list[str] = []
+
+payments = Receiver(
+    "payments", owner="payments-oncall", lookup=bank.find, lookup_lag=timedelta(seconds=5), absent_means="not_done",
+    late_calls="impossible", in_flight=timedelta(seconds=20),
+)  # fmt: skip
+deduplicating = Receiver(
+    "deduplicating", owner="payments-oncall", deduplicates=Deduplicates(timedelta(hours=1)),
+    in_flight=timedelta(seconds=20),
+)  # fmt: skip
+blind = Receiver("blind", owner="blind-oncall", reconcile_within=timedelta(hours=2), in_flight=timedelta(seconds=20))
+
+
+async def recheck(terms: Terms) -> dict[str, int]:
+    """Refuse what the test has put on the list."""
+    if refusals:
+        raise TerminalError(refusals[0], code="not-any-more")
+    return {"checked": terms.amount}
+
+
+@payments.effect("refund", timeout=timedelta(milliseconds=300), recheck=recheck)
+async def send_refund(operation_id: str, terms: Terms) -> Receipt:
+    return await bank.pay(operation_id, terms)
+
+
+@payments.effect("fee", timeout=timedelta(milliseconds=300))
+async def send_fee(operation_id: str, terms: Terms) -> Receipt:
+    return await bank.pay(operation_id, terms)
+
+
+@deduplicating.effect("transfer", timeout=timedelta(milliseconds=300))
+async def send_transfer(operation_id: str, terms: Terms) -> Receipt:
+    return await dedup_bank.pay(operation_id, terms)
+
+
+@blind.effect("cheque", timeout=timedelta(milliseconds=300))
+async def send_cheque(operation_id: str, terms: Terms) -> Receipt:
+    return await bank.pay(operation_id, terms)
+
+
+order = VirtualObject(
+    "Order", owner="tests", effects=[send_refund, send_fee, send_transfer, send_cheque], state={"seen": str}
+)
+
+
+@order.handler
+async def refund(ctx: ObjectContext, amount: int) -> str:
+    receipt = await ctx.effect(send_refund, operation_id="refund-1", params=Terms(amount=amount))
+    return receipt.id
+
+
+@order.handler
+async def transfer(ctx: ObjectContext, amount: int) -> str:
+    receipt = await ctx.effect(send_transfer, operation_id="transfer-1", params=Terms(amount=amount))
+    return receipt.id
+
+
+@order.handler
+async def cheque(ctx: ObjectContext, amount: int) -> str:
+    receipt = await ctx.effect(send_cheque, operation_id="cheque-1", params=Terms(amount=amount))
+    return receipt.id
+
+
+@order.handler
+async def fee(ctx: ObjectContext, amount: int) -> str:
+    receipt = await ctx.effect(send_fee, operation_id="refund-1", params=Terms(amount=amount))
+    return receipt.id
+
+
+@order.handler
+async def transfer_asking(ctx: ObjectContext, amount: int) -> str:
+    asking = ctx.effect_outcome(send_refund, operation_id="refund-1", params=Terms(amount=amount))
+    match await asking:
+        case Succeeded(receipt):
+            return f"done {receipt.amount}"
+        case EffectRejected() as rejected:
+            return f"rejected: {rejected.reason}"
+        case Unknown(why=why):
+            return f"unknown: {why}"
+
+
+@order.handler
+def refund_in_a_thread(ctx: BlockingObjectContext, amount: int) -> int:
+    return ctx.effect(send_refund, operation_id="refund-1", params=Terms(amount=amount)).amount
+
+
+@pytest.fixture(autouse=True)
+def _afresh() -> None:
+    bank.empty()
+    dedup_bank.empty()
+    refusals.clear()
+
+
+@pytest.fixture
+async def h(store_url: str) -> AsyncIterator[Harness]:
+    """Give a harness on the store that all tests share."""
+    async with harness(order, store=store_url) as h:
+        yield h
+
+
+async def entries(h: Harness, key: str = KEY) -> dict[str, EffectEntry]:
+    """Return the effects of an object as they lie in the store."""
+    store = h.client.store
+    found: dict[str, EffectEntry] = {}
+    for number in range(2):
+        flat = await store.together([("HGETALL", store.space("Order", number).effects(key))])
+        for data in flat[0][1::2]:
+            entry = EffectEntry.decode(data)
+            found[entry.operation] = entry
+    return found
+
+
+async def ledger(h: Harness) -> list[LedgerEvent]:
+    """Return the ledger of the namespace."""
+    store = h.client.store
+    events: list[LedgerEvent] = []
+    for number in range(2):
+        (stream,) = await store.together([("XRANGE", store.space("Order", number).ledger, "-", "+")])
+        events.extend(LedgerEvent.decode(fields[1]) for _, fields in stream)
+    return events
+
+
+async def test_an_effect_takes_two_commits_beyond_those_of_a_handler_without_one(h: Harness) -> None:
+    """The intent is one with the record that begins the wait, and the outcome with the one that ends it."""
+    assert await h.call(refund, KEY, 7) == f"{h.namespace}.Order.{KEY}.refund-1#1"
+    (lane,) = [each.lanes[KEY] for each in h.runtime.worker.partitions if KEY in each.lanes]
+    await h.settled()
+    # Accepted with the intent; the outcome; the end of the invocation.
+    assert lane.commits == 3
+    assert [each.happened.kind for each in await ledger(h)] == [EventKind.INTENDED, EventKind.SUCCEEDED]
+
+
+async def test_what_is_kept_of_an_effect_says_what_was_done(h: Harness) -> None:
+    """Parameters, receipt, facts and life stand with the object."""
+    await h.call(refund, KEY, 7)
+    entry = (await entries(h))["refund-1"]
+    assert (entry.state, entry.attempt, entry.waiters) == (EffectState.SUCCEEDED, 1, ())
+    assert [each.kind for each in entry.life] == [EventKind.INTENDED, EventKind.SUCCEEDED]
+    assert entry.facts is not None
+
+
+async def test_a_rejection_is_told_to_the_handler_and_ends_it_as_failed(h: Harness) -> None:
+    """What the receiver says for sure is an outcome."""
+    bank.whims.append("refuse")
+    with pytest.raises(InvocationFailed) as caught:
+        await h.call(refund, KEY, 7)
+    assert caught.value.code == EffectRejected.code
+    assert caught.value.details == {"operation_id": "refund-1", "reason": "no such customer"}
+    assert (bank.calls("refund-1"), bank.payments("refund-1")) == (1, 0)
+
+
+async def test_what_was_not_sent_is_attempted_again(h: Harness) -> None:
+    """Nothing has left, so another attempt is no risk; it has an intent of its own."""
+    bank.whims.extend(["unreachable", "unreachable"])
+    await h.call(refund, KEY, 7)
+    assert (bank.calls("refund-1"), bank.payments("refund-1")) == (3, 1)
+    entry = (await entries(h))["refund-1"]
+    assert entry.attempt == 3
+    assert [each.kind for each in entry.life] == [
+        EventKind.INTENDED, EventKind.NOT_SENT, EventKind.INTENDED, EventKind.NOT_SENT, EventKind.INTENDED,
+        EventKind.SUCCEEDED,
+    ]  # fmt: skip
+
+
+async def test_a_lost_answer_is_found_out_and_nothing_is_done_twice(h: Harness) -> None:
+    """The handler waits through all of it, and gets the receipt of what was done."""
+    bank.whims.append("lose the answer")
+    with anyio.fail_after(SOON):
+        assert (await h.call(refund, KEY, 7)).endswith("refund-1#1")
+    assert (bank.calls("refund-1"), bank.payments("refund-1")) == (1, 1)
+    assert bank.questions("refund-1") == 1
+
+
+async def test_a_lost_request_is_attempted_anew_once_absence_counts(h: Harness) -> None:
+    """Before nothing can be under way any more, absence says nothing."""
+    bank.whims.append("lose the request")
+    with anyio.fail_after(SOON):
+        await h.call(refund, KEY, 7)
+    assert (bank.calls("refund-1"), bank.payments("refund-1")) == (2, 1)
+    life = (await entries(h))["refund-1"].life
+    intents = [each.at_ms for each in life if each.kind is EventKind.INTENDED]
+    # Ten seconds in which it could be sent, twenty in flight, and a lag of five.
+    assert intents[1] - intents[0] >= 35_000
+
+
+async def test_a_call_that_takes_too_long_is_unknown_and_looked_into(h: Harness) -> None:
+    """A timeout tells nothing."""
+    bank.whims.append("hang")
+    with anyio.fail_after(SOON):
+        await h.call(refund, KEY, 7)
+    life = [each.kind for each in (await entries(h))["refund-1"].life]
+    assert life[:3] == [EventKind.INTENDED, EventKind.UNKNOWN, EventKind.ABSENT]
+    assert bank.payments("refund-1") == 1
+
+
+async def test_the_same_id_is_sent_again_where_the_receiver_takes_it_once(h: Harness) -> None:
+    """Where there is no look-up, the same request is the question."""
+    dedup_bank.whims.append("lose the answer")
+    with anyio.fail_after(SOON):
+        assert (await h.call(transfer, KEY, 7)).endswith("transfer-1#1")
+    assert (dedup_bank.calls("transfer-1"), dedup_bank.payments("transfer-1")) == (2, 1)
+    assert EventKind.RESENT in [each.kind for each in (await entries(h))["transfer-1"].life]
+
+
+async def test_no_resend_leaves_after_the_receiver_may_have_forgotten_the_id(h: Harness) -> None:
+    """From then on it lies with people."""
+    dedup_bank.whims.extend(["lose the answer"] * 100)
+    await h.send(transfer, KEY, 7)
+    await h.advance(timedelta(hours=3))
+    entry = (await entries(h))["transfer-1"]
+    assert entry.state is EffectState.UNRESOLVED
+    sent = [each.at_ms for each in entry.life if each.kind is EventKind.RESENT]
+    assert sent
+    assert max(sent) - entry.first_ms < 3_600_000 - 20_000
+    assert dedup_bank.payments("transfer-1") == 1
+
+
+async def test_what_nothing_can_tell_is_put_before_people_and_not_sent_again(h: Harness) -> None:
+    """It stands in the queue with its deadline, and when that has passed they are told, once."""
+    bank.whims.append("lose the answer")
+    await h.send(cheque, KEY, 7)
+    await h.settled()
+    entry = (await entries(h))["cheque-1"]
+    assert entry.state is EffectState.UNRESOLVED
+    assert entry.reconcile_by_ms == entry.since_ms + 7_200_000
+    store = h.client.store
+    spaces = [store.space("Order", number) for number in range(2)]
+    queued = await store.together([("ZCARD", space.queue) for space in spaces])
+    assert sum(queued) == 1
+    for _ in range(3):
+        await h.advance(timedelta(hours=2))
+    alerts = await store.together([("XRANGE", space.alerts, "-", "+") for space in spaces])
+    events = [LedgerEvent.decode(fields[1]) for stream in alerts for _, fields in stream]
+    assert [(each.happened.kind, each.owner, each.subject) for each in events] == [
+        (EventKind.OVERDUE, "blind-oncall", "cheque-1")
+    ]
+    assert (bank.calls("cheque-1"), bank.payments("cheque-1")) == (1, 1)
+
+
+async def test_the_same_id_gives_the_same_receipt_and_is_not_sent_again(h: Harness) -> None:
+    """An operation id names one business operation of the object, whoever asks."""
+    first = await h.call(refund, KEY, 7)
+    assert await h.call(refund, KEY, 7) == first
+    assert bank.calls("refund-1") == 1
+
+
+async def test_the_same_id_with_other_parameters_is_refused_and_names_them(h: Harness) -> None:
+    """Nothing is sent."""
+    await h.call(refund, KEY, 7)
+    with pytest.raises(InvocationFailed) as caught:
+        await h.call(refund, KEY, 8)
+    assert caught.value.code == EffectConflict.code
+    assert caught.value.details == {"operation_id": "refund-1", "fields": ("terms.amount",)}
+    assert bank.calls("refund-1") == 1
+
+
+async def test_the_same_id_for_another_effect_is_refused(h: Harness) -> None:
+    """No parameter is to blame."""
+    await h.call(refund, KEY, 7)
+    with pytest.raises(InvocationFailed) as caught:
+        await h.call(fee, KEY, 7)
+    assert caught.value.details == {"operation_id": "refund-1", "fields": ()}
+
+
+async def test_two_objects_have_operations_of_their_own(h: Harness) -> None:
+    """What the receiver sees is qualified by tenant and key."""
+    await h.call(refund, "acme/o-1", 7)
+    await h.call(refund, "other/o-1", 7)
+    assert len(bank.books) == 2
+    assert bank.payments("refund-1") == 2
+
+
+async def test_a_recheck_that_refuses_keeps_anything_from_being_sent(h: Harness) -> None:
+    """The refusal is what the handler gets, and nothing is left of the operation."""
+    refusals.append("the customer is gone")
+    with pytest.raises(InvocationFailed) as caught:
+        await h.call(refund, KEY, 7)
+    assert caught.value.code == "not-any-more"
+    assert not bank.sent
+    assert not await entries(h)
+    refusals.clear()
+    await h.call(refund, KEY, 7)
+    assert bank.payments("refund-1") == 1
+
+
+async def test_an_unknown_outcome_is_told_to_who_asks_for_it_and_settled_all_the_same(h: Harness) -> None:
+    """Asking again later gives what became of it."""
+    bank.whims.append("lose the answer")
+    bank.answers.extend(["lose the answer"] * 3)
+    assert await h.call(transfer_asking, KEY, 7) == "unknown: ConnectionError: connection lost"
+    await h.advance(timedelta(minutes=2))
+    assert await h.call(transfer_asking, KEY, 7) == "done 7"
+    assert bank.payments("refund-1") == 1
+
+
+async def test_who_asks_for_the_outcome_gets_a_rejection_as_one(h: Harness) -> None:
+    """It is returned and not raised."""
+    bank.whims.append("refuse")
+    assert await h.call(transfer_asking, KEY, 7) == "rejected: no such customer"
+
+
+async def test_a_plain_function_has_effects_too(h: Harness) -> None:
+    """It waits without its thread."""
+    bank.whims.append("lose the answer")
+    with anyio.fail_after(SOON):
+        assert await h.call(refund_in_a_thread, KEY, 7) == 7
+    assert bank.payments("refund-1") == 1
