@@ -105,6 +105,20 @@ async def declare_durability(store: Store, durability: Durability) -> None:
         await store.call("SET", key, word)
 
 
+async def read_durability(store: Store) -> Durability | None:
+    """Read what the namespace's workers have declared, None where none has begun yet.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands in its place.
+    """
+    text = await _declared(store)
+    if text == "fsync" or text == "server":  # noqa: PLR1714, told apart for the type checker
+        return text
+    count = text.removeprefix(_REPLICATED)
+    return Replicated(int(count)) if text.startswith(_REPLICATED) and count.isdecimal() and int(count) else None
+
+
 async def read_replicas(store: Store) -> int:
     """Read how many replicas the namespace's workers wait for.
 
@@ -112,10 +126,14 @@ async def read_replicas(store: Store) -> int:
         StoreUnavailable: The store is away.
         WrongKeyType: A foreign key stands in its place.
     """
+    text = (await _declared(store)).removeprefix(_REPLICATED)
+    return int(text) if text.isdecimal() else 0
+
+
+async def _declared(store: Store) -> str:
     key = durability_key(store.namespace)
     try:
         word = await store.call("GET", key)
     except redis.exceptions.ResponseError as error:
         raise WrongKeyType(key.decode()) from error
-    text = (word or b"").decode(errors="replace").removeprefix(_REPLICATED)
-    return int(text) if text.isdecimal() else 0
+    return (word or b"").decode(errors="replace")

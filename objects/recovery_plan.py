@@ -68,6 +68,7 @@ class RecoveryPlan:
         lines: What happens, in the order in which it first happens.
         late_calls: What a call that arrives after its time would do.
         acts: What a person may do once it lies with people.
+        not_done_from_ms: How long after the newest intent a person may mark it as not done.
     """
 
     receiver: str
@@ -78,6 +79,7 @@ class RecoveryPlan:
     lines: tuple[PlanLine, ...]
     late_calls: str
     acts: tuple[AllowedAct, ...]
+    not_done_from_ms: int
 
 
 def plan_of(effect: Effect[Any, Any], lease_ms: int) -> RecoveryPlan:
@@ -99,6 +101,7 @@ def plan_of(effect: Effect[Any, Any], lease_ms: int) -> RecoveryPlan:
         lines=tuple(_lines(effect, contract, happened)),
         late_calls=_late_calls(contract),
         acts=tuple(act for act in _ACTS if act in allowed_acts(contract, question, asked_at)),
+        not_done_from_ms=_quiet_after(contract),
     )
 
 
@@ -200,13 +203,17 @@ def _lines(
 
 
 def _look_ups(contract: Contract, times: list[int]) -> str:
-    counts_from = quiet_from(contract, Question(0, contract.lease_ms, 0, None, was_absent=False)) + contract.lag_ms
+    counts_from = _quiet_after(contract) + contract.lag_ms
     means = (
         f"; that it knows nothing counts from {in_words(counts_from)} after the newest intent on"
         if any(at_ms >= counts_from for at_ms in times)
         else ""
     )
     return f"the receiver is asked what became of it, and what it finds settles it{_again(times)}{means}"
+
+
+def _quiet_after(contract: Contract) -> int:
+    return quiet_from(contract, Question(0, contract.lease_ms, 0, None, was_absent=False))
 
 
 def _resends(contract: Contract, times: list[int]) -> str:

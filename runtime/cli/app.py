@@ -13,7 +13,7 @@ import typer
 from ...journal.reading import TIMELINE_ENTRIES
 from ...journal.safety import Durability, Replicated
 from ..orders import LONGEST_SECONDS
-from . import calls, cancel_commands, deploying, hosting, logs, restoring, signals, views
+from . import calls, cancel_commands, contract_commands, deploying, hosting, logs, restoring, signals, views
 from . import doctor as checkup
 from .examples import give_examples
 from .output import survive_any_text, write_line
@@ -462,6 +462,8 @@ def restored(
     shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(restoring.restored, shell, since))
 
+
+contract_commands.register(app)
 
 deploy = typer.Typer(
     help="What a deploy does to the work in flight.",

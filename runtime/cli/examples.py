@@ -34,6 +34,8 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "export": (f"{_ID} --out refund.jsonl",),
     "replay": ("refund.jsonl shop:app",),
     "deploy check": ("shop:app", "shop:app --file refund.jsonl"),
+    "effects plan": ("shop:app", "shop:app --receiver payments"),
+    "contract": ("shop:app", "shop:app --store redis://127.0.0.1:6379"),
     "compensation skip": (f"{_ID} {_DECIDED}",),
 }
 
