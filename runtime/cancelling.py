@@ -24,6 +24,7 @@ from ..journal.standing import Standing, Status
 from .aside import returning
 from .cancel_delivery import cancels, cascade
 from .due_times import entry_of, forget_due
+from .effect_shield import is_shielded
 from .endings import accept_in_order, answer, finish, record, refuse, rejoining
 from .intake import holder
 from .invocation import Hold, Invocation
@@ -32,8 +33,10 @@ from .partition import OwnershipLost, Partition, Phase
 
 if TYPE_CHECKING:
     from ..journal.batch import Operation
+    from ..journal.errors import KeylaneError
     from ..journal.lane_reading import OpenInvocation
     from ..journal.store import Store
+    from .docket import Dockets
     from .errands import Errands
     from .invocation import IdempotencyClaim
     from .lane import Lane
@@ -82,6 +85,8 @@ class Cancelling:
         self._store = store
         self._errands = errands
         self._loading = loading
+        #: Reads the effects of objects: what is under way of them is not broken off.
+        self.dockets: Dockets
 
     def take(self, partition: Partition, entry: bytes, request: Request) -> None:
         """Take a request in; its invocation may be in memory or not.
@@ -195,8 +200,16 @@ class Cancelling:
             case _ if standing is not None and (standing.extras.cancel or standing.extras.compensation):
                 # It ends anyway, or was asked to before.
                 self._answer(asked, GOING, lane)
+            case _ if is_shielded(invocation) is None:
+                self.dockets.read(lane, partial(self._has_read, asked))
             case _:
                 self._request(asked, lane, invocation)
+
+    def _has_read(self, asked: _Asked, error: KeylaneError | None) -> None:
+        if error is None:
+            self._seek(asked)
+        else:
+            self._refuse(asked, f"its effects can't be read: {error}")
 
     def _request(self, asked: _Asked, lane: Lane, invocation: Invocation) -> None:
         """Record that an invocation is to be cancelled; what waits is told in the same commit."""
@@ -205,7 +218,9 @@ class Cancelling:
             accept_in_order(lane, invocation)
         fact = CancelRequested(request.invocation, order.by, order.reason, order.cascades)
         writes = [*_note(lane, invocation, fact), *self._answered(asked, GOING)]
-        delivered = _delivered(invocation)
+        # Once the answer to its call has come, or it is not known, who records that tells the handler.
+        waits_on = bool(is_shielded(invocation)) and not invocation.is_branched
+        delivered = None if waits_on else _delivered(invocation)
         if delivered is not None:
             writes.extend(cascade(lane, invocation))
             writes.extend(_note(lane, invocation, delivered))
@@ -215,9 +230,10 @@ class Cancelling:
             writes.append(entry_of(lane.partition, invocation))
         else:
             invocation.conductor.goes_on()
-        writes.extend(_brought_back(lane, invocation))
+        if not waits_on:
+            writes.extend(_brought_back(lane, invocation))
         invocation.attempts = invocation.standing.attempts if invocation.standing is not None else 0
-        done = partial(self._requested, asked, invocation, delivered)
+        done = partial(self._requested, asked, invocation, delivered, wakes=not waits_on)
         lane.commit(writes, None, done, about=invocation.raw_id)
 
     def _skip(self, asked: _Asked, lane: Lane, invocation: Invocation) -> None:
@@ -235,7 +251,14 @@ class Cancelling:
         lane.commit(writes, None, partial(self._requested, asked, invocation, fact), about=invocation.raw_id)
 
     def _requested(
-        self, asked: _Asked, invocation: Invocation, command: Record | None, now_ms: int, error: BaseException | None
+        self,
+        asked: _Asked,
+        invocation: Invocation,
+        command: Record | None,
+        now_ms: int,
+        error: BaseException | None,
+        *,
+        wakes: bool = True,
     ) -> None:
         """Let an invocation go on once what was decided about it is durable.
 
@@ -245,6 +268,7 @@ class Cancelling:
             command: What its replay has to walk through.
             now_ms: When it was written.
             error: Why it was not.
+            wakes: Whether it has anything to do now.
         """
         del now_ms
         partition = asked.partition
@@ -258,7 +282,8 @@ class Cancelling:
         _taken(asked)
         if command is not None:
             invocation.records.append(command)
-        _wake(invocation, ends_wait=isinstance(command, CancelDelivered))
+        if wakes:
+            _wake(invocation, ends_wait=isinstance(command, CancelDelivered))
 
     def _end(self, asked: _Asked, lane: Lane, invocation: Invocation, how: Literal["cancelled", "killed"]) -> None:
         """End an invocation at once: it has not begun, can't be told, or is not to be."""

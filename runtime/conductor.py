@@ -33,6 +33,7 @@ from .branches import Blocked, Branch
 from .cancel_delivery import cascade, is_due, told
 from .commands import diverge
 from .due_times import entry_of, forget_due
+from .effect_shield import is_shielded
 from .ends import Ends
 from .misuse import InterruptedStep, InterruptedWait, StuckBranches
 from .partition import Phase
@@ -275,12 +276,13 @@ class Conductor(BranchTasks):
     def _tell_of_cancel(self) -> bool:
         """Record that the handler is told that it is cancelled where it waits; returns whether that is on its way.
 
-        Steps that run in its branches are let finish first. What the branches wait for ends with them.
+        Steps and calls of effects that run in its branches are let finish first. What the branches wait for ends with
+        them.
         """
         main, branches = self.main, self._branches.values()
         if not is_due(self._invocation) or main.future is None or main.blocked is Blocked.WORK:
             return False
-        if any(branch.blocked is Blocked.WORK for branch in branches):
+        if any(branch.blocked is Blocked.WORK for branch in branches) or is_shielded(self._invocation) is not False:
             return False
         stands_at = next((place for place, branch in self._stands.items() if branch is main), main.place)
         if forget_due(self._invocation, stands_at):

@@ -175,7 +175,8 @@ class EffectChanges:
             return None
         waiting, unseen = _those_who_wait(partition, entry, sought)
         first, value = _first_told(change, waiting)
-        if first is None and change.entry is entry and not entry.is_settled:
+        is_only_telling = change.entry is entry and not change.happened
+        if is_only_telling and first is None and not entry.is_settled:
             # Those who stand with it wait no longer.
             return None
         left = _still_to_tell(change, waiting, unseen, None if value is None else first)

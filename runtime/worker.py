@@ -151,6 +151,7 @@ class Worker:
         intake.signals = SignalIntake(store, errands, self._boxes, delivery)
         intake.deciding = self._effect_parts.deciding
         intake.cancelling = Cancelling(store, errands, self._loading)
+        intake.cancelling.dockets = self.effect_parts.dockets
         intake.pauses = self._pauses
         intake.probes = self._probes
         intake.attaching = Attaching(store, errands, self._loading.read_records, self._probes.attached)

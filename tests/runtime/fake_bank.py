@@ -76,11 +76,18 @@ class Bank:
             case "hang":
                 await anyio.sleep_forever()
             case "wait":
-                self.waiting.set()
-                await self.gate.wait()
+                await self._wait()
+            case "wait, then lose the answer":
+                await self._wait()
+                self._enter(operation_id, terms)
+                raise ConnectionError("connection lost")
             case _:
                 pass
         return self._enter(operation_id, terms)
+
+    async def _wait(self) -> None:
+        self.waiting.set()
+        await self.gate.wait()
 
     def _enter(self, operation_id: str, terms: Terms) -> Receipt:
         done = self.books.setdefault(operation_id, [])
