@@ -16,6 +16,7 @@ from .effect_calls import EffectCalls
 from .effect_changes import EffectChanges
 from .proposal_changes import ProposalChanges
 from .settling import Settling
+from .settling_by_hand import SettlingByHand
 from .slots import Slots
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class EffectParts:
         self.changes = EffectChanges(self.at_hand, waits, self.agenda)
         self.settling = Settling(settings, self.calls, self.changes, self.at_hand, self.agenda)
         self.settling.attempts = EffectAttempts(settings, self.settling, self.at_hand)
+        self.by_hand = SettlingByHand(self.settling, settings.send_within_seconds)
         self.authority = Authority()
         self.proposals = ProposalChanges(waits)
         self.proposals.ask_in = self.agenda.ask_in

@@ -18,6 +18,7 @@ from .failures import failure_of
 if TYPE_CHECKING:
     from .partition import Partition
 
+ABSENT: Final = "the receiver knows nothing of it"
 _NO_CODE: Final = "this code has no such effect, so nothing of it can be looked into"
 
 
@@ -99,7 +100,7 @@ def unknown(partition: Partition, entry: EffectEntry, why: str, now_ms: int) -> 
 
 def found_out(
     partition: Partition, attempt: int, answer: Answer, asked_ms: int, entry: EffectEntry, now_ms: int,
-    by: str = "",
+    *, by: str = "", reason: str = "",
 ) -> Change | None:  # fmt: skip
     """Return the change that the answer to a look-up makes."""
     if entry.state not in (EffectState.UNKNOWN, EffectState.UNRESOLVED) or entry.attempt != attempt:
@@ -107,14 +108,18 @@ def found_out(
     asked = replace(entry, lookups=entry.lookups + 1)
     match answer:
         case Done(receipt):
-            return succeeded(asked, receipt, now_ms, EventKind.FOUND, by=by)
-        case Refused(reason):
-            return rejected(asked, reason, now_ms, by=by)
+            return succeeded(asked, receipt, now_ms, EventKind.FOUND, detail=reason, by=by)
+        case Refused(said):
+            return rejected(asked, said, now_ms, by=by)
         case Absent():
-            happened = Happened(asked_ms, EventKind.ABSENT, attempt, "the receiver knows nothing of it", by)
+            happened = Happened(asked_ms, EventKind.ABSENT, attempt, _with(ABSENT, reason), by)
         case Unsent(why) | Unclear(why):
-            happened = Happened(asked_ms, EventKind.LOOKUP_FAILED, attempt, why, by)
+            happened = Happened(asked_ms, EventKind.LOOKUP_FAILED, attempt, _with(why, reason), by)
     return in_question(partition, asked, (happened,), now_ms)
+
+
+def _with(answer: str, reason: str) -> str:
+    return f"{answer}; asked because: {reason}" if reason else answer
 
 
 def planned(partition: Partition, entry: EffectEntry, now_ms: int) -> Change | None:

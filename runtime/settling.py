@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .effect_changes import EffectChanges
     from .lane import Lane
     from .partition import Partition
+    from .settling_by_hand import More
 
 logger = logging.getLogger("keylane.effects")
 
@@ -86,9 +87,10 @@ class Settling:
             partition.calling -= 1
             self.calls.let_go(partition, key_text, operation)
             return
-        self.calls.give(Work(partition, key_text, operation, partial(self._call_given, attempt)))
+        self.calls.give(Work(partition, key_text, operation, partial(self.call_given, attempt)))
 
-    async def _call_given(self, attempt: int, work: Work) -> None:
+    async def call_given(self, attempt: int, work: Work) -> None:
+        """Call an effect that counts among those that are called; it does not any more afterwards."""
         try:
             await self.call(work.partition, work.key_text, work.operation, attempt)
         finally:
@@ -170,16 +172,33 @@ class Settling:
             self.calls.give(work)
 
     async def _look_up(self, entry: EffectEntry, work: Work) -> None:
+        await self.ask(entry, work)
+
+    async def ask(
+        self, entry: EffectEntry, work: Work, *, by: str = "", reason: str = "", more: More | None = None
+    ) -> EffectEntry | None:
+        """Ask the receiver what became of an effect, and record what it said.
+
+        Args:
+            entry: Where the effect stood when this was asked for.
+            work: What is done.
+            by: Who asks; empty for the runtime itself.
+            reason: Why they do.
+            more: What is written in the same commit.
+
+        Returns:
+            Where it stands then, None where that is known otherwise by now.
+        """
         partition = work.partition
         effect = effect_of(partition, entry)
         if effect is None or partition.phase is not Phase.OPEN:
-            return
+            return None
         seen_id = id_for_receiver(partition, work.key_text, effect, work.operation)
         # An answer says what was so when it was asked, and no later.
         asked_ms = partition.now_ms()
         answer = await self.calls.look_up(effect, seen_id, entry.params)
-        decide = partial(found_out, partition, entry.attempt, answer, asked_ms)
-        await self.changes.change(partition, work.key_text, work.operation, decide)
+        decide = partial(found_out, partition, entry.attempt, answer, asked_ms, by=by, reason=reason)
+        return await self.changes.change(partition, work.key_text, work.operation, decide, more)
 
     async def _forget(self, lane: Lane, item: AgendaItem) -> None:
         """Forget an effect that was settled long enough ago."""

@@ -107,7 +107,7 @@ class Worker:
         self._probes = Probes(store, self._partition_of)
         self._pauses = Pauses(store, self._errands)
         self._boxes = SignalBoxes(store, self._errands)
-        self._effect_parts = EffectParts(store, settings, self._errands, self._waits)
+        self.effect_parts = EffectParts(store, settings, self._errands, self._waits)
         self._validating = Validating(self._reads, settings.payload_limit_bytes)
         self._intake = self._make_intake()
         self._execution = Execution(settings, self._timers, self._limiter)
@@ -149,7 +149,7 @@ class Worker:
         intake.waits = self._waits
         intake.validating = self._validating
         intake.signals = SignalIntake(store, errands, self._boxes, delivery)
-        intake.deciding = self._effect_parts.deciding
+        intake.deciding = self.effect_parts.deciding
         intake.cancelling = Cancelling(store, errands, self._loading)
         intake.cancelling.dockets = self.effect_parts.dockets
         intake.pauses = self._pauses
@@ -202,16 +202,16 @@ class Worker:
         effects = Effects(self._app, places, steps, self._waits, self._timers, self._settings.payload_limit_bytes)
         effects.boxes, effects.store = self._boxes, self._store
         self._execution.messages = effects
-        self._effect_parts.serve(effects)
-        self._effect_parts.start(self._settings, tasks)
+        self.effect_parts.serve(effects)
+        self.effect_parts.start(self._settings, tasks)
         self._reads.slots = Slots[Serving](READ_SLOTS, self._reads.serve_now, _asker_of, tasks)
         self._validating.slots = Slots[Validation](VALIDATOR_SLOTS, self._validating.turn, _sender_of, tasks)
-        resting = (self._slots, self._reads.slots, self._validating.slots, *self._effect_parts.resting)
+        resting = (self._slots, self._reads.slots, self._validating.slots, *self.effect_parts.resting)
         self.idle = Idle(
             self._store,
             Parts(
                 (*resting, self._reads, self._errands), self._inboxes, self._outbox, self._timers,
-                self._effect_parts.agenda, self._partitions, self._sweep_partitions,
+                self.effect_parts.agenda, self._partitions, self._sweep_partitions,
                 partial(self._intake.accept_late_ones, 0.0),
             ),
         )  # fmt: skip
@@ -221,7 +221,7 @@ class Worker:
         self._inboxes.subscription = subscription
         self._errands.start(tasks)
         self._store.on_server_change(self._server_changed)
-        sweeps = (self._sweep, self._retention.run, self._blob_sweep.run, self._tick, self._effect_parts.agenda.run)
+        sweeps = (self._sweep, self._retention.run, self._blob_sweep.run, self._tick, self.effect_parts.agenda.run)
         for task in (self._timers.run, self._inboxes.run, self._outbox.run, self._ownership.run, *sweeps):
             tasks.start_soon(task)
         await tasks.start(subscription.run)
@@ -318,7 +318,7 @@ class Worker:
     async def look_for_due(self) -> None:
         """Ask the store now what time it is in each partition and what is due by it, as the sweep does each second."""
         await self._timers.ask(self._ownership.partitions)
-        await self._effect_parts.agenda.ask(self._ownership.partitions)
+        await self.effect_parts.agenda.ask(self._ownership.partitions)
 
     def why_busy(self) -> str:
         """Return what runs now, in words."""
@@ -341,7 +341,7 @@ class Worker:
     def lost(self, partition: Partition) -> None:
         """Take note that a tenure ended."""
         self._timers.suspend(partition)
-        self._effect_parts.agenda.leave(partition)
+        self.effect_parts.agenda.leave(partition)
         self._outbox.leave(partition)
         self._residency.lost(partition)
         self._inboxes.leave(partition)
@@ -403,7 +403,7 @@ class Worker:
         for lane in list(partition.lanes.values()):
             self.ready(lane)
         self._timers.sweep(partition)
-        self._effect_parts.agenda.attend(partition)
+        self.effect_parts.agenda.attend(partition)
         self._probes.attend(partition)
 
     async def _tick(self) -> None:
@@ -417,7 +417,7 @@ class Worker:
             await anyio.sleep(self._settings.sweep_seconds)
             self._inboxes.look_everywhere()
             self._residency.sweep()
-            self._effect_parts.agenda.sweep()
+            self.effect_parts.agenda.sweep()
             self._probes.sweep()
             self._sweep_partitions()
 

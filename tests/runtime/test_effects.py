@@ -23,6 +23,8 @@ from keylane import (
 )
 from keylane.journal.effects import EffectEntry, EffectState
 from keylane.journal.ledger import EventKind, LedgerEvent
+from keylane.journal.outcomes import Succeeded as Done
+from keylane.runtime.lane import Lane
 from keylane.testing import Harness, harness
 from tests.runtime.fake_bank import Bank, Receipt, Terms
 
@@ -261,8 +263,7 @@ async def test_what_nothing_can_tell_is_put_before_people_and_not_sent_again(h: 
     assert entry.reconcile_by_ms == entry.since_ms + 7_200_000
     store = h.client.store
     spaces = [store.space("Order", number) for number in range(2)]
-    queued = await store.together([("ZCARD", space.queue) for space in spaces])
-    assert sum(queued) == 1
+    assert await queued(h) == 1
     for _ in range(3):
         await h.advance(timedelta(hours=2))
     alerts = await store.together([("XRANGE", space.alerts, "-", "+") for space in spaces])
@@ -341,3 +342,56 @@ async def test_a_plain_function_has_effects_too(h: Harness) -> None:
     with anyio.fail_after(SOON):
         assert await h.call(refund_in_a_thread, KEY, 7) == 7
     assert bank.payments("refund-1") == 1
+
+
+async def test_what_a_person_says_settles_an_effect_and_lets_its_handler_go_on(h: Harness) -> None:
+    """It is recorded with name and reason, and the effect leaves the queue."""
+    bank.whims.append("lose the answer")
+    handle = await h.send(cheque, KEY, 7)
+    await h.settled()
+    parts = h.runtime.worker.effect_parts
+    lane, entry = await at_hand(h, "cheque-1")
+    assert await parts.by_hand.hand_over(lane, entry, "ann", by="bob", detail="she knows them") is not None
+    assert await parts.by_hand.look_up_now(lane, entry, by="bob", detail="they have phoned") is not None
+    receipt = send_cheque.receipt.dump(Receipt(id="by phone", amount=7))
+    settled = await parts.by_hand.settle(
+        lane, entry, Done(receipt), EventKind.MARKED_SUCCEEDED, by="ann", detail="their books have it"
+    )
+    assert settled is not None
+    assert await handle.result() == "by phone"
+    entry = (await entries(h))["cheque-1"]
+    assert (entry.state, entry.by, entry.assigned) == (EffectState.SUCCEEDED, "ann", "ann")
+    assert [(each.kind, each.by) for each in entry.life[3:]] == [
+        (EventKind.HANDED_OVER, "bob"), (EventKind.LOOKUP_FAILED, "bob"), (EventKind.MARKED_SUCCEEDED, "ann"),
+    ]  # fmt: skip
+    assert not await parts.by_hand.settle(lane, entry, Done(receipt), EventKind.MARKED_SUCCEEDED, by="x", detail="")
+    assert await queued(h) == 0
+
+
+async def test_a_person_may_have_the_same_id_sent_again(h: Harness) -> None:
+    """The resend has an intent of its own, and its answer settles the effect."""
+    bank.whims.append("lose the request")
+    handle = await h.send(cheque, KEY, 7)
+    await h.settled()
+    lane, entry = await at_hand(h, "cheque-1")
+    by_hand = h.runtime.worker.effect_parts.by_hand
+    resent = await by_hand.resend_now(lane, entry, by="ann", detail="they have not got it")
+    assert resent is not None
+    assert (await handle.result()).endswith("#1")
+    assert bank.calls("cheque-1") == 2
+    assert await queued(h) == 0
+
+
+async def at_hand(h: Harness, operation: str) -> tuple[Lane, EffectEntry]:
+    """Return an object's lane and one of its effects, as the owner has them."""
+    parts = h.runtime.worker.effect_parts
+    (partition,) = [each for each in h.runtime.worker.partitions if KEY in each.lanes]
+    found = await parts.at_hand.bring(partition, KEY)
+    assert found is not None
+    return found[0], found[1].effects[operation]
+
+
+async def queued(h: Harness) -> int:
+    """Return how many effects lie with people."""
+    store = h.client.store
+    return sum(await store.together([("ZCARD", store.space("Order", number).queue) for number in range(2)]))
