@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..journal import operations
 from ..journal.agenda import AgendaItem, AgendaKind
-from ..journal.effects import LIFE_MAX, EffectEntry, EffectState, Unknown, encode_effect_outcome
+from ..journal.effects import IN_QUESTION, LIFE_MAX, EffectEntry, EffectState, Unknown, encode_effect_outcome
 from ..journal.ledger import EventKind, Happened, LedgerEvent
 from ..objects.receivers import qualified_id
 from ..objects.recovery import Contract, contract_of
@@ -171,13 +171,14 @@ def intent(
         by: Who asks for it; empty for the runtime itself.
     """
     attempt = entry.attempt + 1
-    was_sent = any(each.kind is EventKind.UNKNOWN for each in entry.life)
+    # What has happened is cut, so it can't tell: an attempt that keeps the time of another one has followed on it.
+    may_be_sent = entry.state in IN_QUESTION or entry.first_ms < entry.intended_ms
     intended = replace(
         entry,
         state=EffectState.INTENDED,
         attempt=attempt,
         # Before anything may have been sent nothing can have been deduplicated.
-        first_ms=entry.first_ms if was_sent else now_ms,
+        first_ms=entry.first_ms if may_be_sent else now_ms,
         intended_ms=now_ms,
         send_before_ms=now_ms + send_within_ms,
         since_ms=now_ms,
