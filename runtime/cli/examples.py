@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from typer.models import CommandInfo
 
 _ID: Final = "Order.3.0193a1b2c3d47e5f8a9b0c1d2e3f4a5b"
+_PROPOSAL: Final = "Order/acme/o-1001#refund.3"
 _DECIDED: Final = '--by ada --reason "ticket 77"'
 
 #: By the words of the command; each is checked to be one that the command takes.
@@ -37,6 +38,12 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "effects plan": ("shop:app", "shop:app --receiver payments"),
     "contract": ("shop:app", "shop:app --store redis://127.0.0.1:6379"),
     "compensation skip": (f"{_ID} {_DECIDED}",),
+    "approvals list": ("Order", "Order acme/o-1001"),
+    "approvals show": (_PROPOSAL,),
+    "approvals approve": (f"{_PROPOSAL} --by ada", f"{_PROPOSAL} --by bob --on-behalf-of ada"),
+    "approvals decline": (f"{_PROPOSAL} {_DECIDED}",),
+    "approvals revoke": (f"{_PROPOSAL} {_DECIDED}",),
+    "approvals delegate": (f"{_PROPOSAL} --by ada --to bob",),
 }
 
 
