@@ -84,9 +84,17 @@ def _packed(fields: Mapping[str, Any], what: str) -> bytes:
 
 
 def _plain(value: object, where: str) -> Any:
-    """Return a value as it comes back from the store: written by its own type, read as plain data."""
-    form: Any = Any if isinstance(value, dict | list | tuple | set | frozenset) else type(value)
-    return unpack(boundary_of(form, where=where).dump(value))
+    """Return a value as it comes back from the store: each part written by its own type, and read as plain data."""
+    match value:
+        case dict():
+            items = cast("dict[object, object]", value).items()
+            return {_plain(name, where): _plain(each, f"{where}.{name}") for name, each in items}
+        case list() | tuple() | set() | frozenset():
+            parts = cast("list[object]", value)
+            return type(value)([_plain(each, where) for each in parts])
+        case _:
+            form: Any = type(value)
+            return unpack(boundary_of(form, where=where).dump(value))
 
 
 def digest_of(action: str, version: int, bound: Mapping[str, Any]) -> bytes:
