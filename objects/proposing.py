@@ -90,8 +90,8 @@ def _plain(value: object, where: str) -> Any:
             items = cast("dict[object, object]", value).items()
             return {_plain(name, where): _plain(each, f"{where}.{name}") for name, each in items}
         case list() | tuple() | set() | frozenset():
-            parts = cast("list[object]", value)
-            return type(value)([_plain(each, where) for each in parts])
+            kind: Any = next(each for each in (list, tuple, set, frozenset) if isinstance(value, each))
+            return kind([_plain(each, where) for each in cast("list[object]", value)])
         case _:
             form: Any = type(value)
             return unpack(boundary_of(form, where=where).dump(value))

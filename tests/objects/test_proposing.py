@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keylane import Approval, Proposal
@@ -18,6 +18,7 @@ from keylane.objects.proposing import approval_of, as_proposed, digest_of, draft
 
 FIELDS: dict[str, Any] = {"amount": Decimal("40.00"), "recipient": "ada"}
 NOW = 1_000_000
+YES = True
 values = st.recursive(
     st.one_of(
         st.integers(),
@@ -38,7 +39,7 @@ def entry(fields: dict[str, Any] | None = None, **changes: Any) -> ProposalEntry
     facts: dict[str, Any] = {
         "action": "refund", "version": 3, "state": ProposalState.APPROVED, "bound": pack(bound), "notes": pack({}),
         "digest": digest_of("refund", 3, bound), "quorum": 1, "invocation": bytes(16), "proposed_ms": 0,
-        "expires_ms": NOW + 1, "since_ms": 0, "decisions": (Decision("bob", approves=True, reason="", at_ms=5, message=b"m", by="bob"),),
+        "expires_ms": NOW + 1, "since_ms": 0, "decisions": (Decision("bob", YES, "", 5, b"m", "bob"),),
     }  # fmt: skip
     return ProposalEntry(**{**facts, **changes})
 
@@ -143,6 +144,7 @@ def test_an_altered_approval_is_none() -> None:
     assert "this object has proposed no such thing" in why(given_, None)
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.text(min_size=1), values, max_size=4))
 def test_a_digest_survives_the_way_through_the_store(fields: dict[str, Any]) -> None:
     """What comes back is what was proposed, in any order of its fields."""
