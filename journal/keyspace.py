@@ -178,6 +178,11 @@ def owners_key(namespace: str) -> bytes:
     return f"{{{namespace}}}:owners".encode()
 
 
+def receivers_key(namespace: str) -> bytes:
+    """Return the hash of the namespace's receivers, and what is to be known of each."""
+    return f"{{{namespace}}}:receivers".encode()
+
+
 def durability_key(namespace: str) -> bytes:
     """Return the key that says on how many replicas the namespace's workers want everything that is acknowledged."""
     return f"{{{namespace}}}:durability".encode()

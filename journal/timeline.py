@@ -132,9 +132,9 @@ def merge(space: PartitionSpace, turns: Sequence[Turn], notes: Mapping[bytes, Se
         due = _due(turn, waiting)
         told_now = set(map(id, due))
         waiting = [each for each in waiting if id(each) not in told_now]
-        events.extend(_event_of(space, raw_id, note) for raw_id, note in due)
+        events.extend(event_of(space, raw_id, note) for raw_id, note in due)
         events.append(_completed_by(turn, notes))
-    events.extend(_event_of(space, raw_id, note) for raw_id, note in waiting)
+    events.extend(event_of(space, raw_id, note) for raw_id, note in waiting)
     return events
 
 
@@ -253,7 +253,8 @@ def _id(space: PartitionSpace, raw_id: bytes) -> str:
     return format_id(space.type_name, space.number, raw_id)
 
 
-def _event_of(space: PartitionSpace, raw_id: bytes, note: Noted) -> Event:
+def event_of(space: PartitionSpace, raw_id: bytes, note: Noted) -> Event:
+    """Return what a record of an invocation says; never raises."""
     event = Event(moment(note.at_ms), What.UNDECODABLE, note.size_bytes, _id(space, raw_id), detail=note.problem or "")
     record = note.record
     if record is None:

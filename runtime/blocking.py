@@ -20,6 +20,7 @@ from ..objects.settings import Settings
 from ..objects.verdicts import WaitVerdict
 from ..objects.virtual_object import VirtualObject
 from .blocking_approvals import BlockingApprovals
+from .blocking_desk import BlockingDesk
 from .client import Client
 from .handle import Handle, Timeout, Verdict
 
@@ -32,7 +33,7 @@ Result = TypeVar("Result")
 T = TypeVar("T")
 
 
-class BlockingClient(BlockingApprovals):
+class BlockingClient(BlockingApprovals, BlockingDesk):
     """Calls objects and blocks until they answer; use it as a context manager, from any number of threads.
 
     Args:

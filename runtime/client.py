@@ -32,6 +32,7 @@ from .answers import Answers, Ended
 from .approval_client import ApprovalClient
 from .cancel_client import CancelClient
 from .door import DoorClosed, LocalDoor, LocalRoutes
+from .effect_desk import EffectDesk
 from .explaining import explained
 from .handle import Handle, Timeout, seconds_of, value_of
 from .operating import Operating
@@ -64,7 +65,7 @@ def reachable(url: str) -> str:
     return found
 
 
-class Client(SignalSender, ApprovalClient, Operating):
+class Client(SignalSender, ApprovalClient, Operating, EffectDesk):
     """Calls objects, whichever process holds them; use it as an async context manager.
 
     A call without `timeout` waits for as long as it takes; that its request becomes durable is waited for 30 s at most.

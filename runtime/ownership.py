@@ -14,8 +14,10 @@ from ..journal.doubt import Verdict as HistoryVerdict
 from ..journal.errors import KeylaneError, StoreError, StoreUnavailable
 from ..journal.leases import acquire, announce, observe, release, withdraw, withdraw_dead
 from ..journal.old_libraries import tend_libraries
+from ..journal.receivers_registry import register_receivers
 from ..journal.tenure import Acquired, Announcement, Observation, lease_clock
 from ..journal.types_registry import register_types
+from ..objects.reconciliation import cards_of
 from .assignment import PartitionId, desired
 from .liveness import LeaseWatch, Neighbours, Verdict
 from .lost_tail import report
@@ -126,6 +128,7 @@ class Ownership:
         hosted = self._app.objects.values()
         counts = {each.name: partitions_of(each, self._settings) for each in hosted}
         await register_types(self._store, counts, {each.name: each.owner for each in hosted})
+        await register_receivers(self._store, cards_of(self._app, int(self._settings.lease_seconds * 1000)))
         self._is_registered = True
 
     def register_again(self) -> None:

@@ -1,0 +1,208 @@
+"""What people see of effects, through a client: the queue, one case, alerts, and the story of an object."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from ..journal.effect_cases import Alert, EffectCase
+from ..journal.effects import EffectEntry
+from ..journal.errors import CallError, UnknownObject
+from ..journal.key import Key
+from ..journal.keyspace import PartitionSpace
+from ..journal.lane_reading import ask
+from ..journal.ledger_reading import Found, read_alerts, read_docket, read_queue, spaces_of
+from ..journal.receivers_registry import ReceiverCard, read_receivers
+from ..journal.story import Story
+from ..journal.story_reading import STORY_ENTRIES, read_story
+from ..journal.surroundings import look
+from ..journal.types_registry import read_types
+from ..objects.reconciliation import sent_as
+from ..objects.virtual_object import VirtualObject
+from .effect_cases import Desk, alert_of, case_of
+
+if TYPE_CHECKING:
+    from ..journal.store import Store
+    from .places import Places
+
+#: Effects of the queue that are shown unless told otherwise, the most urgent ones.
+QUEUE_MAX: Final = 100
+ALERTS_MAX: Final = 1_000
+#: How often alerts are looked for that are raised meanwhile.
+ALERTS_SECONDS: Final = 1.0
+HANDFUL: Final = 256
+
+
+class EffectDesk:
+    """The part of `Client` that shows effects, and those who settle them, what is to be known."""
+
+    store: Store
+    _places: Places
+
+    async def reconcile_list(
+        self, object_type: VirtualObject | str | None = None, *, receiver: str | None = None, limit: int = QUEUE_MAX
+    ) -> tuple[EffectCase, ...]:
+        """Return the effects that people have to settle, those whose time ends first in front.
+
+        Args:
+            object_type: The object type, itself or by its name; without it, all of them.
+            receiver: The one receiver whose effects are wanted.
+            limit: How many at most.
+
+        Raises:
+            UnknownObject: The namespace has no such type.
+            StoreError: The store is away, or refuses.
+        """
+        spaces = await spaces_of(self.store, None if object_type is None else _name_of(object_type))
+        cards = await read_receivers(self.store)
+        best: list[Found[EffectEntry]] = []
+        async for page in read_queue(self.store, spaces):
+            wanted = [each for each in page if each.entry is not None and receiver in (None, each.entry.receiver)]
+            best = heapq.nsmallest(limit, [*best, *wanted], key=lambda each: (each.due_ms, str(each.space)))
+        times = await self._times([each.space for each in best])
+        return tuple(
+            case_of(each.space, each.item.key, each.entry, Desk(cards, times[each.space]))
+            for each in best
+            if each.entry is not None
+        )
+
+    async def _times(self, spaces: list[PartitionSpace]) -> dict[PartitionSpace, int]:
+        return {space: (await look(self.store, space, [], []))[0].now_ms for space in dict.fromkeys(spaces)}
+
+    async def reconcile_show(
+        self, object_type: VirtualObject | str, key: Key | str, operation_id: str, /
+    ) -> EffectCase:
+        """Return all that is known of one effect, and what a person may do about it now.
+
+        Args:
+            object_type: The object type, itself or by its name.
+            key: The object.
+            operation_id: The operation id, as its handler wrote it.
+
+        Raises:
+            CallError: The object has no such effect.
+            UnknownObject: The namespace has no such type.
+            StoreError: The store is away, or refuses.
+        """
+        name, key_text = _name_of(object_type), str(Key.parse(key))
+        space = self._places.known(name, key_text) or await self._places.learned(name, key_text)
+        effects = space.effects(key_text)
+        around, (data,) = await look(self.store, space, [("HGET", effects, operation_id)], [effects])
+        if data is None:
+            raise CallError(f"{name} {key_text} has no effect {operation_id!r}")
+        desk = Desk(await read_receivers(self.store), around.now_ms)
+        return case_of(space, key_text, EffectEntry.decode(data), desk)
+
+    async def effects(self, object_type: VirtualObject | str, key: Key | str, /) -> tuple[EffectCase, ...]:
+        """Return all effects of one object, in the order in which they were first intended.
+
+        Args:
+            object_type: The object type, itself or by its name.
+            key: The object.
+
+        Raises:
+            UnknownObject: The namespace has no such type.
+            StoreError: The store is away, or refuses.
+        """
+        name, key_text = _name_of(object_type), str(Key.parse(key))
+        space = self._places.known(name, key_text) or await self._places.learned(name, key_text)
+        around, _ = await look(self.store, space, [], [])
+        docket = await read_docket(self.store, space, key_text)
+        desk = Desk(await read_receivers(self.store), around.now_ms)
+        return tuple(case_of(space, key_text, each, desk) for each in docket.effects)
+
+    async def alerts(
+        self, object_type: VirtualObject | str | None = None, *, limit: int = ALERTS_MAX
+    ) -> tuple[Alert, ...]:
+        """Return what people have to hear of: times that have passed, and approvals about to expire; the newest ones.
+
+        Args:
+            object_type: The object type, itself or by its name; without it, all of them.
+            limit: How many at most.
+
+        Returns:
+            The alerts, oldest first.
+
+        Raises:
+            UnknownObject: The namespace has no such type.
+            StoreError: The store is away, or refuses.
+        """
+        newest: list[Alert] = []
+        spaces = await spaces_of(self.store, None if object_type is None else _name_of(object_type))
+        async for page in read_alerts(self.store, spaces):
+            newest = heapq.nlargest(limit, [*newest, *map(alert_of, page)], key=lambda each: each.at)
+        return tuple(sorted(newest, key=lambda each: each.at))
+
+    async def follow_alerts(self, object_type: VirtualObject | str | None = None) -> AsyncGenerator[Alert]:
+        """Return all alerts that are kept, and then each that is raised, once, for as long as it is iterated.
+
+        Args:
+            object_type: The object type, itself or by its name; without it, all, and those that come later.
+
+        Raises:
+            UnknownObject: The namespace has no such type.
+            StoreError: The store is away, or refuses.
+        """
+        after: dict[PartitionSpace, bytes] = {}
+        while True:
+            spaces = await spaces_of(self.store, None if object_type is None else _name_of(object_type))
+            async for page in read_alerts(self.store, spaces, after):
+                for noticed in sorted(page, key=lambda each: each.at_ms):
+                    yield alert_of(noticed)
+                    after[noticed.space] = noticed.entry_id
+            await anyio.sleep(ALERTS_SECONDS)
+
+    async def explain(
+        self, target: VirtualObject | str, key: Key | str | None = None, /, *, entries: int = STORY_ENTRIES
+    ) -> Story:
+        """Return the story of one object, over all of its invocations, in words for people.
+
+        Args:
+            target: The object type, itself or by its name; without a key, the object, whose type is looked for.
+            key: The object.
+            entries: How many of the newest entries of its history are told.
+
+        Raises:
+            CallError: No type, or more than one, has an object of this key.
+            UnknownObject: The namespace has no such type.
+            InvalidKey: The text is no key.
+            StoreError: The store is away, or refuses.
+        """
+        parsed = Key.parse(str(target) if key is None else key)
+        name = await self._type_that_has(parsed) if key is None else _name_of(target)
+        key_text = str(parsed)
+        space = self._places.known(name, key_text) or await self._places.learned(name, key_text)
+        return await read_story(self.store, space, parsed, self._sent_as, entries=entries)
+
+    def _sent_as(self, card: ReceiverCard | None, type_name: str, key_text: str, operation: str) -> str:
+        return sent_as(card, self.store.namespace, type_name, key_text, operation)
+
+    async def _type_that_has(self, key: Key) -> str:
+        """Return the one object type that has an object of a key."""
+        key_text = str(key)
+        names = sorted(await read_types(self.store))
+        spaces = [self._places.known(name, key_text) or await self._places.learned(name, key_text) for name in names]
+        found: list[str] = []
+        for start in range(0, len(spaces), HANDFUL):
+            group = spaces[start : start + HANDFUL]
+            keys = [each.object(key_text) for each in group]
+            words = [
+                ("EXISTS", each.object(key_text), each.lane(key_text), each.effects(key_text), each.set_aside(key_text))
+                for each in group
+            ]
+            replies = await ask(self.store, words, keys)
+            found.extend(each.type_name for each, count in zip(group, replies, strict=True) if count)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise CallError(f"{key_text} is an object of several types: say which of {', '.join(found)}")
+        if not names:
+            raise UnknownObject("any", ())
+        raise CallError(f"no object type has anything of {key_text}; {', '.join(names)} were looked at")
+
+
+def _name_of(target: VirtualObject | str) -> str:
+    return target if isinstance(target, str) else target.name

@@ -1,0 +1,230 @@
+"""The story of an object: all of its invocations in plain sentences, what is uncertain, and what happens next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+
+import anyio.to_thread
+import pytest
+
+from keylane import App, CallError, Client, ObjectContext, Runtime, SharedContext, VirtualObject
+from keylane.journal.codec import pack
+from keylane.journal.effects import EffectState, encode_effect_outcome
+from keylane.journal.key import parse_id
+from keylane.journal.ledger import EventKind, Happened
+from keylane.journal.outcomes import Succeeded
+from keylane.journal.proposals import ProposalState
+from keylane.journal.receivers_registry import read_receivers
+from keylane.journal.store import Store
+from keylane.journal.story import Story, Topic
+from keylane.objects.receivers import Receiver
+from tests.journal.ledgers import effect, event, proposal, put_effect, put_event, put_proposal
+from tests.runtime.shell_command import run
+
+pytestmark = pytest.mark.anyio
+
+KEY = "acme/o-1"
+
+
+@dataclass
+class Terms:
+    """What is refunded."""
+
+    amount: Decimal
+
+
+async def find_refund(operation_id: str, terms: Terms) -> str | None:
+    """Find nothing."""
+    return None
+
+
+payments = Receiver("payments", owner="payments-oncall", lookup=find_refund, runbook="ask the bank")
+
+
+@payments.effect("refund")
+async def send_refund(operation_id: str, terms: Terms) -> str:
+    """Refund nothing."""
+    return operation_id
+
+
+order = VirtualObject("Order", owner="refunds-oncall", effects=[send_refund], partitions=2)
+customer = VirtualObject("Customer", owner="crm", partitions=1)
+
+
+@order.handler
+async def refund(ctx: ObjectContext, amount: Decimal) -> str:
+    """Check, note and wait."""
+    await ctx.run("policy check", _policy, amount)
+    ctx.set("refunded", amount)
+    await ctx.signal("go on", str)
+    return "refunded"
+
+
+@order.handler
+async def note(ctx: ObjectContext, text: str) -> None:
+    """Write a value, and end at once."""
+    ctx.set("note", text)
+
+
+@order.shared
+async def status(ctx: SharedContext) -> str:
+    """Say nothing."""
+    return ""
+
+
+@customer.handler
+async def greet(ctx: ObjectContext) -> None:
+    """Leave a trace."""
+    ctx.set("greeted", value=True)
+
+
+def _policy(amount: Decimal) -> str:
+    return f"{amount} is allowed"
+
+
+def _texts(story: Story, topic: Topic) -> list[str]:
+    return [each.text for each in story.lines if each.topic is topic]
+
+
+async def test_a_story_goes_over_all_invocations_of_the_object(store_url: str, namespace: str) -> None:
+    """Short and long ones: who asked with what, what steps gave, what the state got, how it ended, what is next."""
+    async with Runtime(App([order]), store=store_url, namespace=namespace) as runtime:
+        await runtime.client.call(note, KEY, "first")
+        handle = await runtime.client.send(refund, KEY, Decimal("40.00"))
+        async with Client(store_url, namespace=namespace) as client:
+            while (await client.describe(handle.id)).waits_for is None:
+                await anyio.lowlevel.checkpoint()
+            story = await client.explain("Order", KEY)
+            assert (await client.explain(KEY)).lines == story.lines
+            assert [each.what for each in story.matters] == [f"refund {handle.id}"]
+            assert "signal 'go on'" in story.matters[0].why
+            assert story.matters[0].owner == "refunds-oncall"
+            await handle.signal("go on", "now")
+            await handle.result(timeout=10)
+            story = await client.explain("Order", KEY)
+    asked = _texts(story, Topic.ASKED)
+    assert asked[0] == 'note("first") is asked for'
+    assert asked[1].endswith('asks for refund("40.00")')
+    assert _texts(story, Topic.STEP) == ["step 'policy check' gives \"40.00 is allowed\""]
+    assert _texts(story, Topic.STATE) == ['state: note is "first"', 'state: refunded is "40.00"']
+    assert _texts(story, Topic.ENDED) == ["note completed: null", 'refund completed: "refunded"']
+    assert _texts(story, Topic.WAIT) == ["waits for the signal 'go on'"]
+    assert _texts(story, Topic.ANSWER) == ['gets "now"']
+    assert story.matters == ()
+    assert story.in_charge == "refunds-oncall"
+    assert [each.at for each in story.lines] == sorted(each.at for each in story.lines)
+
+
+async def test_effects_and_proposals_are_told_with_what_is_uncertain(store_url: str, namespace: str) -> None:
+    """Each thing that happened to them is a sentence; what is in question has a reason, a next thing and an owner."""
+    async with Runtime(App([order]), store=store_url, namespace=namespace) as runtime:
+        handle = await runtime.client.send(note, KEY, "first")
+        await handle.result(timeout=10)
+        invocation = parse_id(handle.id)
+        async with Store(store_url, namespace=namespace) as store:
+            space = store.space("Order", invocation.partition)
+            at_ms = int((await runtime.client.inspect("Order", KEY)).read_at.timestamp() * 1000)
+            life = [
+                Happened(at_ms, EventKind.INTENDED, 1),
+                Happened(at_ms + 1, EventKind.UNKNOWN, 1, "the connection was lost"),
+                Happened(at_ms + 2, EventKind.ABSENT, 1),
+                Happened(at_ms + 3, EventKind.QUEUED, 1, "nothing is found"),
+            ]
+            params = {"amount": Decimal("40.00")}
+            open_one = effect(
+                "refund-1", params, EffectState.UNRESOLVED, life=tuple(life), why="nothing is found", lookups=1,
+                approval="refund.1", facts=pack("still allowed"), invocation=invocation.raw,
+                reconcile_by_ms=at_ms + 3_600_000, since_ms=at_ms + 3,
+            )  # fmt: skip
+            seen = Happened(at_ms + 5, EventKind.MARKED_SUCCEEDED, 0, "seen at the bank", "ada")
+            done = effect(
+                "refund-2", params, life=(seen,),
+                outcome=encode_effect_outcome(Succeeded(pack("r-77"))), invocation=invocation.raw,
+            )  # fmt: skip
+            await put_effect(store, space, KEY, open_one)
+            await put_effect(store, space, KEY, done)
+            decided = (
+                Happened(at_ms - 2, EventKind.PROPOSED),
+                Happened(at_ms - 1, EventKind.APPROVED, 0, "within the limit", "ana"),
+            )
+            await put_proposal(
+                store, space, KEY, proposal(state=ProposalState.CONSUMED, bound=pack(params), life=decided)
+            )  # fmt: skip
+            await put_event(store, space.ledger, event(KEY, "refund-0", EventKind.SUCCEEDED, at_ms - 9))
+            await put_event(store, space.ledger, event("acme/other", "refund-9", EventKind.SUCCEEDED, at_ms - 8))
+            story = await runtime.client.explain("Order", KEY)
+    told = [(each.topic, each.text, each.by) for each in story.lines]
+    sent = f"{namespace}.Order.acme/o-1.refund-1"
+    amount = '{"amount": "40.00"}'
+    facts = '; facts checked before: "still allowed"'
+    assert (Topic.PROPOSAL, f"proposes refund version 1: {amount}", "") in told
+    assert (Topic.DECISION, "refund version 1 is approved: within the limit", "ana") in told
+    asks = f"asks payments for refund as {sent}: {amount}, under approval refund.1{facts}"
+    assert (Topic.EFFECT, asks, "") in told
+    unknown = "refund 'refund-1': nobody knows whether it was done: the connection was lost"
+    assert (Topic.UNCERTAIN, unknown, "") in told
+    assert (Topic.PEOPLE, "refund 'refund-1' is put before payments-oncall: nothing is found", "") in told
+    marked = "refund 'refund-2' is marked as done: seen at the bank; receipt \"r-77\""
+    assert (Topic.PEOPLE, marked, "ada") in told
+    # The docket has forgotten it; the ledger has not.
+    assert (Topic.EFFECT, "refund 'refund-0' at payments is succeeded", "") in told
+    assert not any("refund-9" in each[1] for each in told)
+    (matter,) = story.matters
+    assert matter.is_uncertain
+    assert matter.what == f"refund 'refund-1' at payments: {amount}"
+    assert matter.owner == "payments-oncall"
+    assert matter.due is not None
+    assert sent in matter.why
+
+
+async def test_a_worker_writes_down_what_its_receivers_promise(store_url: str, namespace: str) -> None:
+    """Who has no code knows the owner, the runbook and what each effect may count on."""
+    async with (
+        Runtime(App([order]), store=store_url, namespace=namespace),
+        Store(store_url, namespace=namespace) as store,
+    ):
+        cards = await read_receivers(store)
+    assert (cards["payments"].owner, cards["payments"].runbook) == ("payments-oncall", "ask the bank")
+    assert cards["payments"].effects["refund"]["can_look_up"] is True
+    assert cards["payments"].effects["refund"]["dedup_ms"] is None
+
+
+async def test_a_type_that_is_not_named_is_found(store_url: str, namespace: str) -> None:
+    """One type that has the key is meant; none, or several, are an error that names them."""
+    async with Runtime(App([order, customer]), store=store_url, namespace=namespace) as runtime:
+        await runtime.client.call(greet, KEY)
+        assert (await runtime.client.explain(KEY)).object_name == "Customer"
+        with pytest.raises(CallError, match="no object type has anything of acme/o-2"):
+            await runtime.client.explain("acme/o-2")
+        await runtime.client.call(note, KEY, "first")
+        with pytest.raises(CallError, match="Customer, Order"):
+            await runtime.client.explain(KEY)
+        assert not (await runtime.client.explain("Order", "acme/o-2")).is_known
+
+
+async def test_the_command_prints_the_story(store_url: str, namespace: str) -> None:
+    """For people in sentences, and as JSON; exit code 1 when nothing is kept."""
+    where = ("--store", store_url, "--namespace", namespace)
+    async with Runtime(App([order]), store=store_url, namespace=namespace) as runtime:
+        await runtime.client.call(note, KEY, "first")
+        shown = await anyio.to_thread.run_sync(partial(run, "explain", KEY, *where))
+        told = await anyio.to_thread.run_sync(partial(run, "explain", "Order", KEY, "--json", *where))
+        nothing = await anyio.to_thread.run_sync(partial(run, "explain", "Order", "acme/o-2", *where))
+    assert shown.code == 0, shown.err
+    assert 'note("first") is asked for' in shown.out
+    assert "nothing: all of it has ended" in shown.out
+    assert [each["topic"] for each in told.json["lines"]] == ["asked", "state", "ended"]
+    assert (nothing.code, "nothing is kept of it" in nothing.out) == (1, True)
+
+
+async def test_a_story_is_told_in_bounds(store_url: str, namespace: str) -> None:
+    """A longer history than is asked for is cut at its old end, and said to be."""
+    async with Runtime(App([order]), store=store_url, namespace=namespace) as runtime:
+        for number in range(6):
+            await runtime.client.call(note, KEY, f"n-{number}")
+        story = await runtime.client.explain("Order", KEY, entries=2)
+        assert story.is_cut
+        assert _texts(story, Topic.ASKED) == ['note("n-4") is asked for', 'note("n-5") is asked for']
+        assert not (await runtime.client.explain("Order", KEY)).is_cut
