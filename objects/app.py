@@ -29,7 +29,7 @@ class App:
 
     Raises:
         RegistrationError: Two object types or two receivers have one name, something is neither, or what a receiver
-            promises could never be used with the lease of these settings.
+            promises could never be used under these settings.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class App:
         self.settings: Final = Settings() if settings is None else settings
         self.receivers: Final[Mapping[str, Receiver]] = MappingProxyType(_receivers(hosted.values(), receivers))
         for effect in self.effects:
-            check_windows(effect, int(self.settings.lease_seconds * 1000))
+            check_windows(effect, self.settings)
 
     def __repr__(self) -> str:
         return f"App([{', '.join(self.objects)}])"

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, Union, cast, get_args, get_origin
 
 from ..journal.errors import RegistrationError
 from ..journal.key import is_name
-from .recovery import contract_of, may_ever_count, may_ever_resend
+from .recovery import contract_under, may_ever_count, may_ever_resend
 from .signature import lookup_forms, takes
 
 if TYPE_CHECKING:
     from .receivers import Effect, Receiver
+    from .settings import Settings
 
 #: Longer spans are a slip of the unit: ten years.
 SPAN_MAX: Final = timedelta(days=3653)
@@ -76,19 +77,23 @@ def check_effect(effect: Effect[Any, Any]) -> None:
     _check_lookup_types(what, effect)
 
 
-def check_windows(effect: Effect[Any, Any], lease_ms: int) -> None:
+def check_windows(effect: Effect[Any, Any], settings: Settings) -> None:
     """Refuse promises of a receiver that could never be used: what they are there for would not happen.
 
     Raises:
         RegistrationError: Its windows are shorter than a call takes.
     """
-    contract = contract_of(effect, lease_ms)
+    contract = contract_under(effect, settings)
     what = f"effect {effect.receiver.name}.{effect.name}"
-    call = f"a call may take effect {effect.in_flight} after it was sent, and a lease is {lease_ms / 1000:g} s"
+    leaves = timedelta(milliseconds=contract.leaves_within_ms)
+    call = f"a call may leave {leaves} after its intent and take effect {effect.in_flight} later"
     if not may_ever_resend(contract):
         retention = timedelta(milliseconds=contract.dedup_ms or 0)
         shown = f"{what} could never be sent again: its receiver knows an operation id for {retention}, {call}"
-        remedy = "declare the retention that the receiver really has, lower in_flight, or leave deduplicates out"
+        remedy = (
+            "declare the retention that the receiver really has, lower in_flight or the setting send_within_seconds, "
+            "or leave deduplicates out"
+        )
         raise RegistrationError(shown, parameter="deduplicates", remedy=remedy)
     if contract.absent_means_not_done and not may_ever_count(contract):
         span = effect.receiver.lookup_retention

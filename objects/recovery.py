@@ -17,6 +17,7 @@ from ..journal.ledger import EventKind
 if TYPE_CHECKING:
     from ..journal.effects import EffectEntry
     from .receivers import Effect
+    from .settings import Settings
 
 #: Between look-ups, and between resends: the first pause, doubled up to the last one, in ms.
 LOOKUP_FIRST_MS: Final = 500
@@ -41,6 +42,7 @@ class Contract:
         may_be_late: Whether a stopped process may send after its time.
         lease_ms: The lease of a partition.
         asks_people: Whether people decide at once, whatever else the receiver offers.
+        send_within_ms: How long after its intent the first byte of a call may leave.
     """
 
     dedup_ms: int | None
@@ -52,6 +54,12 @@ class Contract:
     may_be_late: bool
     lease_ms: int
     asks_people: bool = False
+    send_within_ms: int = 0
+
+    @property
+    def leaves_within_ms(self) -> int:
+        """How long after it was decided on the first byte of a call leaves at the latest, late calls aside."""
+        return max(self.lease_ms, self.send_within_ms)
 
     @property
     def can_settle(self) -> bool:
@@ -120,12 +128,18 @@ NextAction: TypeAlias = LookUp | Resend | AttemptAnew | AskPeople
 AllowedAct: TypeAlias = Literal["lookup", "succeeded", "not-done", "resend", "hand-over"]
 
 
-def contract_of(effect: Effect[Any, Any], lease_ms: int) -> Contract:
+def contract_under(effect: Effect[Any, Any], settings: Settings) -> Contract:
+    """Return what the receiver of an effect promises about it, under the settings of a deployment."""
+    return contract_of(effect, int(settings.lease_seconds * 1000), int(settings.send_within_seconds * 1000))
+
+
+def contract_of(effect: Effect[Any, Any], lease_ms: int, send_within_ms: int = 0) -> Contract:
     """Return what the receiver of an effect promises about it.
 
     Args:
         effect: The effect, as it was declared.
         lease_ms: The lease of a partition.
+        send_within_ms: How long after its intent the first byte of a call may leave.
     """
     receiver = effect.receiver
     return Contract(
@@ -138,6 +152,7 @@ def contract_of(effect: Effect[Any, Any], lease_ms: int) -> Contract:
         may_be_late=receiver.late_calls == "possible",
         lease_ms=lease_ms,
         asks_people=effect.on_unknown == "ask" and receiver.can_settle,
+        send_within_ms=send_within_ms,
     )
 
 
@@ -207,7 +222,7 @@ def may_resend(contract: Contract, question: Question, now_ms: int) -> bool:
     """Return whether a call that begins now reaches the receiver while it still knows the operation id."""
     if contract.dedup_ms is None:
         return False
-    return now_ms + contract.in_flight_ms + contract.lease_ms < question.first_ms + contract.dedup_ms
+    return now_ms + contract.in_flight_ms + contract.leaves_within_ms < question.first_ms + contract.dedup_ms
 
 
 def absence_counts(contract: Contract, question: Question) -> bool:
@@ -228,14 +243,14 @@ def absence_counts(contract: Contract, question: Question) -> bool:
 
 def may_ever_resend(contract: Contract) -> bool:
     """Return whether a receiver that takes an operation id once knows it for long enough to be sent it again."""
-    return contract.dedup_ms is None or contract.in_flight_ms + contract.lease_ms < contract.dedup_ms
+    return contract.dedup_ms is None or contract.in_flight_ms + contract.leaves_within_ms < contract.dedup_ms
 
 
 def may_ever_count(contract: Contract) -> bool:
     """Return whether there is a time at which absence counts, where the first attempt is sent at the last moment."""
     if contract.found_ms is None:
         return True
-    quiet = contract.lease_ms + contract.in_flight_ms + contract.lag_ms
+    quiet = contract.leaves_within_ms + contract.in_flight_ms + contract.lag_ms
     return quiet + contract.in_flight_ms + contract.lease_ms < contract.found_ms
 
 
@@ -276,7 +291,7 @@ def _resend_at(contract: Contract, question: Question, now_ms: int) -> int | Non
         return None
     pause = 0 if question.attempt == 1 else pause_ms(question.attempt - 1)
     # The last moment at which it is allowed, rather than none.
-    last_ms = question.first_ms + contract.dedup_ms - contract.in_flight_ms - contract.lease_ms - 1
+    last_ms = question.first_ms + contract.dedup_ms - contract.in_flight_ms - contract.leaves_within_ms - 1
     return max(now_ms, min(question.since_ms + pause, last_ms))
 
 

@@ -24,10 +24,11 @@ from .recovery import (
     Question,
     Resend,
     allowed_acts,
-    contract_of,
+    contract_under,
     next_action,
     quiet_from,
 )
+from .settings import Settings
 
 #: More than the longest lag and flight that can be declared take, with a look-up every five minutes.
 ROUNDS_MAX: Final = 20_000
@@ -82,14 +83,14 @@ class RecoveryPlan:
     not_done_from_ms: int
 
 
-def plan_of(effect: Effect[Any, Any], lease_ms: int) -> RecoveryPlan:
+def plan_of(effect: Effect[Any, Any], settings: Settings) -> RecoveryPlan:
     """Return the recovery plan of an effect.
 
     Args:
         effect: The effect, as it was declared.
-        lease_ms: The lease of a partition.
+        settings: The settings of the deployment.
     """
-    contract = contract_of(effect, lease_ms)
+    contract = contract_under(effect, settings)
     happened = list(simulated(contract, effect.timeout // _MS))
     asked_at, question, _ = happened[-1]
     return RecoveryPlan(
@@ -115,7 +116,7 @@ def simulated(contract: Contract, timeout_ms: int) -> Iterator[tuple[int, Questi
         timeout_ms: How long a call may take.
     """
     now_ms = timeout_ms
-    question = Question(0, contract.lease_ms, 0, None, was_absent=False, attempt=1, since_ms=timeout_ms)
+    question = Question(0, contract.leaves_within_ms, 0, None, was_absent=False, attempt=1, since_ms=timeout_ms)
     for _ in range(ROUNDS_MAX):
         action = next_action(contract, question, now_ms)
         match action:
@@ -128,7 +129,7 @@ def simulated(contract: Contract, timeout_ms: int) -> Iterator[tuple[int, Questi
                 now_ms = at_ms + timeout_ms
                 question = Question(
                     0,
-                    at_ms + contract.lease_ms,
+                    at_ms + contract.leaves_within_ms,
                     0,
                     None,
                     was_absent=False,
@@ -213,11 +214,11 @@ def _look_ups(contract: Contract, times: list[int]) -> str:
 
 
 def _quiet_after(contract: Contract) -> int:
-    return quiet_from(contract, Question(0, contract.lease_ms, 0, None, was_absent=False))
+    return quiet_from(contract, Question(0, contract.leaves_within_ms, 0, None, was_absent=False))
 
 
 def _resends(contract: Contract, times: list[int]) -> str:
-    window = in_words((contract.dedup_ms or 0) - contract.in_flight_ms - contract.lease_ms)
+    window = in_words((contract.dedup_ms or 0) - contract.in_flight_ms - contract.leaves_within_ms)
     return f"the same operation id is sent again, at the latest {window} after the first intent{_again(times)}"
 
 

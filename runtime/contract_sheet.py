@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ..journal.safety import Replicated
-from ..objects.recovery import Contract, contract_of
+from ..objects.recovery import Contract, contract_under
 from ..objects.recovery_plan import in_words
 
 if TYPE_CHECKING:
@@ -128,6 +128,9 @@ def _validity(app: App) -> Iterator[str]:
     for handler in _handlers(app):
         if handler.idempotency_retention is not None:
             yield f"idempotency keys of {handler}: {in_words(handler.idempotency_retention)}"
+    if app.effects:
+        ledger = in_words(timedelta(days=settings.ledger_retention_days))
+        yield f"operation ids: known to their object for {ledger} after the outcome, longer if the receiver knows them"
     for receiver in app.receivers.values():
         yield from _windows(receiver)
     if app.effects:
@@ -222,7 +225,7 @@ def _handlers(app: App) -> Iterator[Handler[Any, Any]]:
 
 
 def _contract(app: App, effect: Effect[Any, Any]) -> Contract:
-    return contract_of(effect, int(app.settings.lease_seconds * 1000))
+    return contract_under(effect, app.settings)
 
 
 def _seconds(seconds: float) -> str:

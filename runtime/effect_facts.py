@@ -10,7 +10,7 @@ from ..journal.agenda import AgendaItem, AgendaKind
 from ..journal.effects import IN_QUESTION, LIFE_MAX, EffectEntry, EffectState, Unknown, encode_effect_outcome
 from ..journal.ledger import EventKind, Happened, LedgerEvent
 from ..objects.receivers import qualified_id
-from ..objects.recovery import Contract, contract_of
+from ..objects.recovery import Contract, contract_under
 
 if TYPE_CHECKING:
     from ..journal.batch import Operation
@@ -60,7 +60,7 @@ def owner_of(partition: Partition, entry: EffectEntry) -> str:
 
 def contract(partition: Partition, effect: Effect[Any, Any]) -> Contract:
     """Return what the receiver of an effect promises."""
-    return contract_of(effect, int(partition.settings.lease_seconds * 1000))
+    return contract_under(effect, partition.settings)
 
 
 def id_for_receiver(partition: Partition, key_text: str, effect: Effect[Any, Any], operation: str) -> str:

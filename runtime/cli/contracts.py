@@ -21,8 +21,7 @@ from .shell import ExitCode, Shell, WrongUse
 async def effects_plan(shell: Shell, reference: str, receiver: str | None) -> ExitCode:
     """Print the recovery plan of each effect of an app."""
     app = load(reference)
-    lease_ms = int(app.settings.lease_seconds * 1000)
-    plans = [plan_of(each, lease_ms) for each in app.effects if receiver in (None, each.receiver.name)]
+    plans = [plan_of(each, app.settings) for each in app.effects if receiver in (None, each.receiver.name)]
     if receiver is not None and not plans:
         raise WrongUse(f"the app has no effect at {receiver!r}; its receivers are {_listed(app)}")
     if shell.is_json:

@@ -252,7 +252,8 @@ def test_an_app_has_one_receiver_of_a_name(named: list[Receiver]) -> None:
 def hosted(effect: Effect[Any, Any], lease_seconds: float = 3.0) -> App:
     """An app with one effect."""
     order = VirtualObject("Order", owner="me", effects=[effect])
-    return App(order, settings=Settings(lease_seconds=lease_seconds, renewal_seconds=lease_seconds / 3))
+    numbers = Settings(lease_seconds=lease_seconds, renewal_seconds=lease_seconds / 3, send_within_seconds=1)
+    return App(order, settings=numbers)
 
 
 def test_deduplication_that_could_never_be_used_is_refused() -> None:
@@ -262,7 +263,7 @@ def test_deduplication_that_could_never_be_used_is_refused() -> None:
     effect = declared(target)
 
     assert hosted(effect, lease_seconds=1.5).effects == (effect,)
-    with pytest.raises(RegistrationError, match=r"could never be sent again: .* for 0:01:32, a call may take effect"):
+    with pytest.raises(RegistrationError, match=r"could never be sent again: .* for 0:01:32, a call may leave"):
         hosted(effect)
 
 

@@ -7,9 +7,10 @@ import pytest
 
 from keylane.objects.receivers import Deduplicates, Effect, Receiver
 from keylane.objects.recovery_plan import in_words, plan_of
+from keylane.objects.settings import Settings
 
 DAY = timedelta(days=1)
-LEASE_MS = 3_000
+SETTINGS = Settings(lease_seconds=3, send_within_seconds=2)
 
 
 async def find(operation_id: str, params: int) -> str | None: ...
@@ -42,7 +43,7 @@ CERTAIN = {"lookup": find, "absent_means": "not_done", "late_calls": "impossible
 )
 def test_a_plan_is_what_the_contract_leads_to(promises: dict[str, Any], kinds: list[str]) -> None:
     """In the order in which things happen first."""
-    plan = plan_of(effect(**promises), LEASE_MS)
+    plan = plan_of(effect(**promises), SETTINGS)
 
     assert [line.kind for line in plan.lines] == kinds
     assert [line.from_ms for line in plan.lines] == sorted(line.from_ms for line in plan.lines)
@@ -50,9 +51,9 @@ def test_a_plan_is_what_the_contract_leads_to(promises: dict[str, Any], kinds: l
 
 def test_a_plan_names_the_times_of_the_contract() -> None:
     """When the call has ended, when absence counts, until when the same id is sent."""
-    lines = {line.kind: line for line in plan_of(effect(**CERTAIN, lookup_lag=timedelta(seconds=10)), LEASE_MS).lines}
+    lines = {line.kind: line for line in plan_of(effect(**CERTAIN, lookup_lag=timedelta(seconds=10)), SETTINGS).lines}
     counts_from = 3_000 + 90_000 + 10_000
-    resend = plan_of(effect(**DEDUP), LEASE_MS).lines[1]
+    resend = plan_of(effect(**DEDUP), SETTINGS).lines[1]
 
     assert lines["unknown"].from_ms == lines["look up"].from_ms == 30_000
     assert lines["attempt anew"].from_ms == lines["look up"].until_ms == counts_from
@@ -72,13 +73,13 @@ def test_a_plan_names_the_times_of_the_contract() -> None:
 )
 def test_a_plan_says_what_a_late_call_would_do(promises: dict[str, Any], words: str) -> None:
     """The fence guards the records, not the receiver."""
-    assert words in plan_of(effect(**promises), LEASE_MS).late_calls
+    assert words in plan_of(effect(**promises), SETTINGS).late_calls
 
 
 def test_a_plan_says_who_settles_and_what_they_may_do() -> None:
     """By the same rules as the runtime: nothing is sent again where that could do it twice."""
-    bare = plan_of(effect(), LEASE_MS)
-    both = plan_of(effect(**LOOKUP, absent_means="not_done"), LEASE_MS)
+    bare = plan_of(effect(), SETTINGS)
+    both = plan_of(effect(**LOOKUP, absent_means="not_done"), SETTINGS)
 
     assert "payments-oncall has to settle it within 1 d" in bare.lines[-1].sentence
     assert (bare.acts, bare.not_done_from_ms) == (("succeeded", "hand-over"), 93_000)
@@ -88,7 +89,7 @@ def test_a_plan_says_who_settles_and_what_they_may_do() -> None:
 def test_the_longest_waits_have_plans_that_end() -> None:
     """A lag and a flight of a month each."""
     month = timedelta(days=30)
-    plan = plan_of(effect(**CERTAIN, lookup_lag=month, in_flight=month), LEASE_MS)
+    plan = plan_of(effect(**CERTAIN, lookup_lag=month, in_flight=month), SETTINGS)
 
     assert plan.lines[-1].kind == "attempt anew"
 

@@ -44,6 +44,7 @@ contracts = st.builds(
     in_flight_ms=st.integers(1 * SECOND, 60 * SECOND),
     may_be_late=st.booleans(),
     lease_ms=st.sampled_from([300, 3 * SECOND]),
+    send_within_ms=st.sampled_from([0, 10 * SECOND]),
 )
 
 
@@ -128,7 +129,7 @@ class Timeline:
     def _attempt(self) -> Question:
         """Have the receiver called, and learn nothing of it."""
         self.attempt += 1
-        send_before = self.now_ms + self.chance.choice([1, self.contract.lease_ms])
+        send_before = self.now_ms + self.chance.choice([1, self.contract.leaves_within_ms])
         sent = self.chance.choice([self.now_ms, send_before - 1])
         if self.contract.may_be_late and self.chance.random() < 0.3:
             sent = self._late(send_before)
@@ -206,6 +207,11 @@ def _at_any_time(contract: Contract, question: Question, now_ms: int) -> bool:
     return contract.dedup_ms is not None
 
 
+def _as_if_sent_at_once(contract: Contract, question: Question, now_ms: int) -> bool:
+    window = question.first_ms + (contract.dedup_ms or 0)
+    return contract.dedup_ms is not None and now_ms + contract.in_flight_ms + contract.lease_ms < window
+
+
 def _whoever_is_late(contract: Contract, question: Question, now_ms: int) -> bool:
     del now_ms
     return contract.absent_means_not_done and recovery.absence_counts(contract, question)
@@ -222,6 +228,7 @@ def _for_ever(contract: Contract, question: Question) -> bool:
     [
         ("_counts_from", _absence_at_once),
         ("may_resend", _at_any_time),
+        ("may_resend", _as_if_sent_at_once),
         ("_is_certainly_not_done", _whoever_is_late),
         ("absence_counts", _for_ever),
     ],

@@ -88,7 +88,7 @@ async def test_plans_are_printed_without_a_store(shop: str, capsys: pytest.Captu
 
     assert "payments.refund, settled by payments-oncall" in text
     assert "30 s … 23 h 58 min  the same operation id is sent again" in text
-    assert "people may: succeeded, hand-over; not-done from 1 min 33 s after the newest intent on" in text
+    assert "people may: succeeded, hand-over; not-done from 1 min 40 s after the newest intent on" in text
     assert "late calls: A process that is stopped" in text
     assert "list them in VirtualObject(effects=[…])" in nothing
 
