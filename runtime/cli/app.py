@@ -13,7 +13,18 @@ import typer
 from ...journal.reading import TIMELINE_ENTRIES
 from ...journal.safety import Durability, Replicated
 from ..orders import LONGEST_SECONDS
-from . import approval_commands, calls, cancel_commands, contract_commands, deploying, hosting, logs, restoring, signals, views
+from . import (
+    approval_commands,
+    calls,
+    cancel_commands,
+    contract_commands,
+    deploying,
+    hosting,
+    logs,
+    restoring,
+    signals,
+    views,
+)
 from . import doctor as checkup
 from .examples import give_examples
 from .output import survive_any_text, write_line
