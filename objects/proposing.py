@@ -89,11 +89,12 @@ def _plain(value: object, where: str) -> Any:
         case dict():
             items = cast("dict[object, object]", value).items()
             return {_plain(name, where): _plain(each, f"{where}.{name}") for name, each in items}
-        case list() | tuple() | set() | frozenset():
-            kind: Any = next(each for each in (list, tuple, set, frozenset) if isinstance(value, each))
-            return kind([_plain(each, where) for each in cast("list[object]", value)])
+        case list():
+            return [_plain(each, where) for each in cast("list[object]", value)]
+        case tuple():
+            return tuple(_plain(each, where) for each in cast("tuple[object, ...]", value))
         case _:
-            form: Any = type(value)
+            form: Any = Any if isinstance(value, set | frozenset) else type(value)
             return unpack(boundary_of(form, where=where).dump(value))
 
 
