@@ -25,6 +25,7 @@ from . import (
     signals,
     views,
 )
+from . import calls, cancel_commands, deploying, hosting, ledger_commands, logs, restoring, signals, views
 from . import doctor as checkup
 from .examples import give_examples
 from .output import survive_any_text, write_line
@@ -423,6 +424,7 @@ def restart(
 
 cancel_commands.register(app)
 approval_commands.register(app)
+ledger_commands.register(app)
 
 
 @app.command()

@@ -1,0 +1,98 @@
+"""`reconcile list` and `reconcile show`: the effects of which nobody knows whether they were done."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from ...journal.effect_cases import EffectCase
+from ...journal.noted import moment as moment_of
+from ..client import Client
+from .output import Page, ago, moment, shown, write_json, write_line
+from .shell import ExitCode, Shell
+from .values import to_json
+
+
+async def show_list(shell: Shell, type_name: str | None, receiver: str | None, *, limit: int) -> ExitCode:
+    """Print the queue, the most urgent effects first; the exit code says whether anything is overdue."""
+    async with Client(shell.store_url(), namespace=shell.namespace) as client:
+        cases = await client.reconcile_list(type_name, receiver=receiver, limit=limit)
+    if shell.is_json:
+        write_json([_facts(case) for case in cases])
+    elif not cases:
+        write_line("nothing lies with people")
+    else:
+        Page().put(_table(cases))
+    return ExitCode.NO if any(case.is_overdue for case in cases) else ExitCode.DONE
+
+
+def _facts(case: EffectCase) -> dict[str, Any]:
+    return to_json(asdict(case))
+
+
+def _table(cases: tuple[EffectCase, ...]) -> Table:
+    table = Table(box=None, padding=(0, 2), show_edge=False, pad_edge=True)
+    for name in ("settle by", "owner", "object", "operation", "effect"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("parameters and what is known", overflow="fold")
+    for case in cases:
+        late = "overdue, " if case.is_overdue else ""
+        due = "" if case.deadline is None else f"{moment(case.deadline)} ({late}{ago(case.deadline, case.read_at)})"
+        where, what = f"{case.object_name} {case.key}", f"{case.receiver}.{case.effect}"
+        told = f"{case.params_text}  {case.why}"
+        table.add_row(*(shown(each) for each in (due, case.owner, where, case.operation_id, what, told)))
+    return table
+
+
+async def show(shell: Shell, object_name: str, key: str, operation_id: str) -> ExitCode:
+    """Print all that is known of one effect, and what a person may do about it."""
+    async with Client(shell.store_url(), namespace=shell.namespace) as client:
+        case = await client.reconcile_show(object_name, key, operation_id)
+    if shell.is_json:
+        write_json(_facts(case))
+    else:
+        print_case(Page(), case)
+    return ExitCode.DONE
+
+
+def print_case(out: Page, case: EffectCase) -> None:
+    """Print an effect, for people."""
+    out.put(shown(f"{case.object_name} {case.key} {case.operation_id}: {case.state.value}"))
+    grid = Table.grid(padding=(0, 2))
+    for name, text in _pairs(case):
+        if text:
+            grid.add_row(f"  {name}", shown(text))
+    out.put(grid)
+    out.put("\nwhat has happened")
+    table = Table(box=None, padding=(0, 2), show_header=False, pad_edge=True)
+    for each in case.tried:
+        attempt = f"attempt {each.attempt}" if each.attempt else ""
+        by = f"by {each.by}: " if each.by else ""
+        row = (moment(moment_of(each.at_ms)), each.kind.value, attempt, f"{by}{each.detail}")
+        table.add_row(*(shown(cell) for cell in row))
+    out.put(table)
+    if case.runbook:
+        out.put("\nwhat the receiver's owner wants you to know")
+        out.put("\n".join(f"  {shown(line)}" for line in case.runbook.splitlines()))
+
+
+def _pairs(case: EffectCase) -> list[tuple[str, str]]:
+    late = "overdue, " if case.is_overdue else ""
+    due = "" if case.deadline is None else f"{moment(case.deadline)} ({late}{ago(case.deadline, case.read_at)})"
+    words = f"keylane reconcile ACT {case.object_name} {case.key} {case.operation_id} --by … --reason …"
+    return [
+        ("effect", f"{case.effect} at {case.receiver}, sent as {case.sent_as}"),
+        ("parameters", case.params_text),
+        ("owner", case.owner),
+        ("settle by", due),
+        ("known", f"{case.why}, since {moment(case.since)} ({ago(case.since, case.read_at)})"),
+        ("last answer", case.last_answer),
+        ("receipt", case.receipt_text),
+        ("approval", case.approval),
+        ("attempts", f"{case.attempts}, and {case.lookups} look-ups since"),
+        ("waiting", ", ".join(case.waiting)),
+        ("you may", ", ".join(case.allowed) and f"{', '.join(case.allowed)}: {words}"),
+        ("you may not", "; ".join(f"{act}: {why}" for act, why in case.forbidden.items())),
+    ]

@@ -1,0 +1,108 @@
+"""`keylane audit`, as its users run it: the exit code is the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+
+from keylane.journal.effects import EffectState
+from keylane.journal.ledger import EventKind
+from keylane.journal.ledger_reading import spaces_of
+from keylane.journal.receivers_registry import ReceiverCard, register_receivers
+from keylane.journal.store import Store
+from keylane.journal.types_registry import register_types
+from tests.journal.ledgers import START_MS, effect, event, put_effect, put_event, put_on
+from tests.runtime.shell_command import Done, run
+
+pytestmark = pytest.mark.anyio
+
+KEY = "acme/o-1"
+
+
+@pytest.fixture
+async def store(store_url: str, namespace: str) -> AsyncGenerator[Store]:
+    """Give an open store whose namespace has an object type and a receiver."""
+    async with Store(store_url, namespace=namespace) as store:
+        await register_types(store, {"Order": 2}, {"Order": "refunds-oncall"})
+        await register_receivers(store, [ReceiverCard("payments", "payments-oncall")])
+        yield store
+
+
+async def _paid(store: Store, operation: str, amount: str, state: EffectState = EffectState.SUCCEEDED) -> None:
+    space = (await spaces_of(store))[1]
+    entry = effect(operation, {"amount": Decimal(amount)}, state)
+    item = await put_effect(store, space, KEY, entry)
+    kind = EventKind.SUCCEEDED if state is EffectState.SUCCEEDED else EventKind.QUEUED
+    await put_event(store, space.ledger, event(KEY, operation, kind, START_MS + len(operation)))
+    if state is EffectState.UNRESOLVED:
+        await put_on(store, space.queue, item, 10 * START_MS)
+
+
+async def _audit(store: Store, store_url: str, path: Path, *more: str) -> Done:
+    words = ("audit", "--receiver", "payments", "--against", str(path), "--json", *more)
+    command = partial(run, *words, "--store", store_url, "--namespace", store.namespace)
+    return await anyio.to_thread.run_sync(command)
+
+
+def _id(store: Store, operation: str) -> str:
+    return f"{store.namespace}.Order.{KEY}.{operation}"
+
+
+async def test_books_that_agree_are_clean(store: Store, store_url: str, tmp_path: Path) -> None:
+    """Each operation under the id that the receiver sees, with its amount in cents: exit code 0."""
+    await _paid(store, "a", "40.00")
+    await _paid(store, "bb", "2.5")
+    books = tmp_path / "books.csv"
+    books.write_text(f"id,cents,kind\n{_id(store, 'a')},4000,refund\n{_id(store, 'bb')},250,refund\nfee-1,30,fee\n")
+    amounts = ("--amount-column", "cents", "--amount-field", "amount", "--scale", "2")
+    done = await _audit(store, store_url, books, "--id-column", "id", "--only", "kind=refund", *amounts)
+    assert (done.code, done.json["is_clean"], done.json["matched"]) == (0, True, 2)
+    assert Decimal(done.json["matched_amount"]) == Decimal("42.50")
+
+
+async def test_each_disagreement_is_named(store: Store, store_url: str, tmp_path: Path) -> None:
+    """What only one side has, what is there twice, what has another amount, and what is in question: exit code 1."""
+    await _paid(store, "a", "40.00")
+    await _paid(store, "bb", "2.50")
+    await _paid(store, "ccc", "1.00")
+    await _paid(store, "dddd", "9.00", EffectState.UNRESOLVED)
+    rows = [(_id(store, "bb"), "2.49"), (_id(store, "ccc"), "1.00"), (_id(store, "ccc"), "1.00"), ("foreign", "7")]
+    books = tmp_path / "books.csv"
+    books.write_text("\n".join(["operation_id,amount", *(f"{name},{amount}" for name, amount in rows)]) + "\n")
+    done = await _audit(store, store_url, books, "--amount-column", "amount", "--amount-field", "amount")
+    told = done.json
+    assert done.code == 1
+    assert [each["operation_id"] for each in told["ours_only"]] == [_id(store, "a")]
+    assert [each["operation_id"] for each in told["different"]] == [_id(store, "bb")]
+    assert [[row["line"] for row in each["theirs"]] for each in told["duplicate"]] == [[3, 4]]
+    assert [each["operation_id"] for each in told["theirs_only"]] == ["foreign"]
+    assert [each["ours"]["state"] for each in told["unresolved"]] == ["unresolved"]
+    assert told["unresolved"][0]["theirs"] == []
+
+
+async def test_what_lies_with_people_may_be_allowed(store: Store, store_url: str, tmp_path: Path) -> None:
+    """An effect in the queue is a finding, unless it is said that its owner has time left."""
+    await _paid(store, "a", "40.00", EffectState.UNRESOLVED)
+    books = tmp_path / "books.csv"
+    books.write_text("operation_id\n")
+    assert (await _audit(store, store_url, books)).code == 1
+    assert (await _audit(store, store_url, books, "--allow-queued")).code == 0
+
+
+async def test_books_that_can_not_be_read_are_no_verdict(store: Store, store_url: str, tmp_path: Path) -> None:
+    """A missing column, an amount that is none and an unknown receiver are wrong use, with what was found instead."""
+    books = tmp_path / "books.csv"
+    books.write_text('operation_id,amount\na,"1.000,50"\n')
+    done = await _audit(store, store_url, books, "--id-column", "id")
+    assert (done.code, "its columns are operation_id, amount" in done.err) == (2, True)
+    done = await _audit(store, store_url, books, "--amount-column", "amount", "--amount-field", "amount")
+    assert (done.code, "line 2" in done.err) == (2, True)
+    done = await _audit(store, store_url, books, "--amount-column", "amount")
+    assert (done.code, "go together" in done.err) == (2, True)
+    done = await _audit(store, store_url, books, "--receiver", "banks")
+    assert (done.code, "there are payments" in done.err) == (2, True)
