@@ -10,7 +10,7 @@ ARGS ?=
 .PHONY: help demo test check bench nightly format clean
 
 help:
-	@echo "make demo     two workers, 200 orders, one worker killed half-way, and the books compared"
+	@echo "make demo     refunds, and all that can go wrong with them; then the books are compared"
 	@echo "make test     the tests (ARGS='-k name' is handed to pytest)"
 	@echo "make check    format, lint, types"
 	@echo "make bench    speed beside the bare commit path, as one table"

@@ -7,14 +7,16 @@ from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
-from .models import Order
+from .models import Order, PaidBy
 from .payments.money import from_minor, to_minor
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS orders (
     key TEXT PRIMARY KEY,
     customer TEXT NOT NULL,
-    amount_minor INTEGER NOT NULL CHECK (amount_minor > 0)
+    amount_minor INTEGER NOT NULL CHECK (amount_minor > 0),
+    paid_by TEXT NOT NULL,
+    payment TEXT NOT NULL
 ) WITHOUT ROWID
 """
 
@@ -27,20 +29,24 @@ class OrderStore:
 
     def add(self, orders: Iterable[Order]) -> None:
         """Write orders; one that exists is replaced."""
-        rows = [(order.key, order.customer, to_minor(order.amount)) for order in orders]
+        rows = [
+            (order.key, order.customer, to_minor(order.amount), order.paid_by.value, order.payment) for order in orders
+        ]
         with closing(sqlite3.connect(self._path)) as database, database:
             database.execute(_SCHEMA)
-            database.executemany("INSERT OR REPLACE INTO orders (key, customer, amount_minor) VALUES (?, ?, ?)", rows)
+            database.executemany("INSERT OR REPLACE INTO orders VALUES (?, ?, ?, ?, ?)", rows)
 
     def read(self, key: str) -> Order | None:
         """Read one order; None when there is none with this key."""
         with closing(sqlite3.connect(self._path)) as database:
-            row: tuple[str, str, int] | None = database.execute(
-                "SELECT key, customer, amount_minor FROM orders WHERE key = ?", (key,)
+            row: tuple[str, str, int, str, str] | None = database.execute(
+                "SELECT * FROM orders WHERE key = ?", (key,)
             ).fetchone()
         if row is None:
             return None
-        return Order(key=row[0], customer=row[1], amount=from_minor(row[2]))
+        key, customer, amount_minor, paid_by, payment = row
+        amount = from_minor(amount_minor)
+        return Order(key=key, customer=customer, amount=amount, paid_by=PaidBy(paid_by), payment=payment)
 
 
 def sample_orders(count: int, *, seed: int, tenant: str = "acme") -> list[Order]:

@@ -20,7 +20,7 @@ from .models import Decision, Order, RefundRequest
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS questions (
     id INTEGER PRIMARY KEY,
-    operation_id TEXT NOT NULL,
+    order_key TEXT NOT NULL,
     process_id INTEGER NOT NULL,
     asked_at_ms INTEGER NOT NULL
 )
@@ -29,9 +29,9 @@ CREATE TABLE IF NOT EXISTS questions (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One time that the policy check was asked: about which refund, and by which process."""
+    """One time that the policy check was asked: about which order, and by which process."""
 
-    operation_id: str
+    order: str
     process_id: int
 
 
@@ -47,20 +47,20 @@ class PolicyLog:
             database.execute("PRAGMA journal_mode=WAL")
             database.execute(_SCHEMA)
 
-    def write(self, operation_id: str) -> None:
-        """Note that this process asks about a refund."""
-        row = (operation_id, os.getpid(), time.time_ns() // 1_000_000)
+    def write(self, order: str) -> None:
+        """Note that this process asks about a refund of an order."""
+        row = (order, os.getpid(), time.time_ns() // 1_000_000)
         with closing(sqlite3.connect(self._path, timeout=30)) as database, database:
             database.execute(_SCHEMA)
-            database.execute("INSERT INTO questions (operation_id, process_id, asked_at_ms) VALUES (?, ?, ?)", row)
+            database.execute("INSERT INTO questions (order_key, process_id, asked_at_ms) VALUES (?, ?, ?)", row)
 
     def questions(self) -> list[Question]:
         """Read all questions in the order in which they were asked."""
         with closing(sqlite3.connect(self._path)) as database:
             rows: list[tuple[str, int]] = database.execute(
-                "SELECT operation_id, process_id FROM questions ORDER BY id"
+                "SELECT order_key, process_id FROM questions ORDER BY id"
             ).fetchall()
-        return [Question(operation_id, process_id) for operation_id, process_id in rows]
+        return [Question(order, process_id) for order, process_id in rows]
 
 
 class PolicyCheck:
@@ -69,18 +69,23 @@ class PolicyCheck:
     Args:
         log: Where questions are counted.
         latency_ms: How long an answer takes.
-        decided_by_people_above: Refunds above this amount are not allowed without a person.
+        approval_above: Refunds above this amount have to be approved.
+        two_approvals_above: Those above this one by two people.
     """
 
-    def __init__(self, log: PolicyLog, *, latency_ms: int, decided_by_people_above: Decimal) -> None:
+    def __init__(
+        self, log: PolicyLog, *, latency_ms: int, approval_above: Decimal, two_approvals_above: Decimal
+    ) -> None:
         self._log = log
         self._latency_ms = latency_ms
-        self._limit = decided_by_people_above
+        self._approval_above = approval_above
+        self._two_approvals_above = two_approvals_above
 
-    async def ask(self, operation_id: str, placed: Order, request: RefundRequest) -> Decision:
+    async def ask(self, placed: Order, request: RefundRequest) -> Decision:
         """Decide on one refund."""
-        await anyio.to_thread.run_sync(self._log.write, operation_id)
+        await anyio.to_thread.run_sync(self._log.write, placed.key)
         await anyio.sleep(self._latency_ms / 1000)
-        if request.amount > self._limit:
-            return Decision(allowed=False, reason=f"refunds above {self._limit} are decided by people")
-        return Decision(allowed=True, reason=f"within the policy for {placed.customer}")
+        if "chargeback" in request.reason.lower():
+            return Decision(allowed=False, reason="who charges back is paid by the bank, not by us as well")
+        approvals = (request.amount > self._approval_above) + (request.amount > self._two_approvals_above)
+        return Decision(allowed=True, reason=f"within the policy for {placed.customer}", approvals=approvals)

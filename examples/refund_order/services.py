@@ -5,35 +5,51 @@ passed: `current()` builds it from the environment at first use, `use(...)` puts
 for the length of a `with` block, which is how tests and embedding programs do it.
 """
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Self
 
+from .approvers import Approvers
+from .mails import Mails
 from .orders import OrderStore
 from .payments.client import PaymentClient
 from .policy import PolicyCheck, PolicyLog
 from .settings import RefundSettings
+from .stripe_refunds import StripeRefunds
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The three systems that a refund needs."""
+    """The systems that a refund needs."""
 
     orders: OrderStore
+    approvers: Approvers
     policy: PolicyCheck
-    payments: PaymentClient
+    mails: Mails
+    cards: PaymentClient
+    transfers: PaymentClient
+    stripe: StripeRefunds
 
     @classmethod
     def from_settings(cls, settings: RefundSettings) -> Self:
         """Name the systems; nothing is opened before it is used."""
-        policy = PolicyCheck(
-            PolicyLog(settings.policy_path),
-            latency_ms=settings.policy_latency_ms,
-            decided_by_people_above=settings.policy_limit,
+        return cls(
+            orders=OrderStore(settings.files / "orders.sqlite"),
+            approvers=Approvers(settings.files / "approvers.sqlite"),
+            policy=PolicyCheck(
+                PolicyLog(settings.files / "policy.sqlite"),
+                latency_ms=settings.policy_latency_ms,
+                approval_above=settings.approval_above,
+                two_approvals_above=settings.two_approvals_above,
+            ),
+            mails=Mails(settings.files / "mails.sqlite"),
+            cards=PaymentClient(settings.cards_url, timeout_s=settings.payment_timeout_s),
+            transfers=PaymentClient(settings.transfers_url, timeout_s=settings.payment_timeout_s),
+            stripe=StripeRefunds(
+                settings.stripe_key, api_url=settings.stripe_url, timeout_s=settings.payment_timeout_s
+            ),
         )
-        payments = PaymentClient(settings.payments_url, timeout_s=settings.payment_timeout_s)
-        return cls(OrderStore(settings.orders_path), policy, payments)
 
 
 _in_use: list[Services] = []
@@ -54,3 +70,13 @@ def use(services: Services) -> Generator[None]:
         yield
     finally:
         _in_use.remove(services)
+
+
+@asynccontextmanager
+async def opened(settings: RefundSettings) -> AsyncGenerator[Services]:
+    """Let `current()` return the services of these settings inside the block, and close their connections after it."""
+    services = Services.from_settings(settings)
+    async with services.cards, services.transfers:
+        with use(services):
+            yield services
+        await services.stripe.aclose()

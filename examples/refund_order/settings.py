@@ -10,19 +10,31 @@ class RefundSettings(BaseSettings):
     """The settings of a process that hosts the order object.
 
     Args:
-        payments_url: The payment service.
-        payment_timeout_s: How long one request to it may take before its outcome counts as unknown.
-        orders_path: The SQLite file of the order store.
-        policy_path: The SQLite file in which questions to the policy check are counted.
+        cards_url: The card service.
+        transfers_url: The bank's service for transfers.
+        stripe_url: Stripe's API; empty for Stripe's own.
+        stripe_key: The secret key for it.
+        payment_timeout_s: How long one request to a payment service may take before its outcome counts as unknown.
+        files: The folder of the SQLite files: orders, approvers, mails, and questions to the policy check.
         policy_latency_ms: How long the policy check takes.
-        policy_limit: Refunds above this amount are not allowed without a person.
+        approval_above: Refunds above this amount have to be approved.
+        two_approvals_above: Those above this one by two people.
+        store: The store's URL; without it, that of `KEYLANE_REDIS_URL`, else an embedded store.
+        namespace: The deployment's prefix in the store.
+        hosts_orders: Whether the web process carries refunds out itself, or leaves that to workers.
     """
 
     model_config = SettingsConfigDict(env_prefix="REFUND_ORDER_", frozen=True)
 
-    payments_url: str = "http://127.0.0.1:8080"
+    cards_url: str = "http://127.0.0.1:8080"
+    transfers_url: str = "http://127.0.0.1:8081"
+    stripe_url: str = ""
+    stripe_key: str = ""
     payment_timeout_s: float = 5.0
-    orders_path: Path = Path("orders.sqlite")
-    policy_path: Path = Path("policy.sqlite")
+    files: Path = Path()
     policy_latency_ms: int = 150
-    policy_limit: Decimal = Decimal("400.00")
+    approval_above: Decimal = Decimal("100.00")
+    two_approvals_above: Decimal = Decimal("1000.00")
+    store: str | None = None
+    namespace: str = "keylane"
+    hosts_orders: bool = True

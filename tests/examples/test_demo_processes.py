@@ -33,7 +33,7 @@ async def test_a_process_that_ends_by_itself_ends_the_watched_block(tmp_path: Pa
     async with Processes(tmp_path) as processes:
         await processes.payments(tmp_path / "ledger.sqlite")
 
-        with pytest.RaisesGroup(pytest.RaisesExc(ProcessDied, match="payments ended with status -9")):
+        with pytest.RaisesGroup(pytest.RaisesExc(ProcessDied, match="ledger ended with status -9")):
             async with processes.watched():
                 os.kill(processes.process_ids[0], signal.SIGKILL)
                 await anyio.sleep_forever()

@@ -1,168 +1,346 @@
-"""The order's own logic, run as the plain function that it is, over a context that only remembers."""
+"""The order as an object of the real engine, with receivers in this process and a clock that jumps."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, cast
 
 import httpx
 import pytest
 
 from examples.refund_order import services
-from examples.refund_order.models import Order, Receipt, RefundRequest
-from examples.refund_order.order import operation_id_of, refund, send_refund, status
+from examples.refund_order.approvers import Approvers
+from examples.refund_order.mails import Mails
+from examples.refund_order.models import AmendRequest, Order, PaidBy, Refund, RefundRequest, RefundState
+from examples.refund_order.order import amend, history, order, propose, refund, status
 from examples.refund_order.orders import OrderStore
-from examples.refund_order.payments.client import OutcomeUnknown, PaymentClient
-from examples.refund_order.payments.wire import Behaviour, RefundTerms
+from examples.refund_order.payments.client import PaymentClient
+from examples.refund_order.payments.ledger import Ledger
+from examples.refund_order.payments.service import PaymentService
+from examples.refund_order.payments.wire import Behaviour
 from examples.refund_order.policy import PolicyCheck, PolicyLog
-from keylane import Key, ObjectContext, RetryableError, SharedContext, TerminalError
+from examples.refund_order.stripe_refunds import StripeRefunds
+from keylane import Decided, InvocationCancelled, InvocationFailed, NotPermitted, SupersededBy
+from keylane.testing import Harness, harness
 
 pytestmark = pytest.mark.anyio
-KEY = Key("acme", "o-1")
+KEY, BANK = "acme/o-1", "acme/o-2"
 
 
-class RememberingContext:
-    """Steps run at once, state lives in a dictionary."""
+class LosingTransport(httpx.AsyncBaseTransport):
+    """Reaches a service in this process, and loses as many of the next answers as it is told to."""
 
-    def __init__(self) -> None:
-        self.key = KEY
-        self.state: dict[str, Any] = {}
-        self.steps: list[str] = []
+    def __init__(self, service: PaymentService) -> None:
+        self._inner = httpx.ASGITransport(service.application())
+        self.lose_next = 0
 
-    async def get(self, name: str, _: object, default: object = None) -> object:
-        return self.state.get(name, default)
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await self._inner.handle_async_request(request)
+        if self.lose_next:
+            self.lose_next -= 1
+            raise httpx.ReadError("lost", request=request)
+        return response
 
-    def set(self, name: str, value: object) -> None:
-        self.state[name] = value
 
-    async def run(self, name: str, action: Callable[..., Awaitable[object]], *arguments: object) -> object:
-        self.steps.append(name)
-        return await action(*arguments)
+class World:
+    """The systems around the order, an order over 1,000.00 by card, and one over 100.00 by transfer."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ledgers = {name: Ledger(folder / f"{name}.sqlite") for name in ("cards", "transfers")}
+        self.lines = {name: LosingTransport(PaymentService(ledger)) for name, ledger in self.ledgers.items()}
+        clients = {name: PaymentClient(f"http://{name}", transport=line) for name, line in self.lines.items()}
+        self.cards, self.transfers = clients["cards"], clients["transfers"]
+        self.log = PolicyLog(folder / "policy.sqlite")
+        self.log.create()
+        self.services = services.Services(
+            orders=OrderStore(folder / "orders.sqlite"),
+            approvers=Approvers(folder / "approvers.sqlite"),
+            policy=PolicyCheck(
+                self.log, latency_ms=0, approval_above=Decimal("100.00"), two_approvals_above=Decimal("500.00")
+            ),
+            mails=Mails(folder / "mails.sqlite"),
+            cards=self.cards,
+            transfers=self.transfers,
+            stripe=StripeRefunds("sk_test_unused"),
+        )
+        self.place(Order(key=KEY, customer="customer-7", amount=Decimal("1000.00")))
+        self.place(Order(key=BANK, customer="customer-8", amount=Decimal("100.00"), paid_by=PaidBy.TRANSFER))
+        self.services.approvers.set({"ada": Decimal(1000), "eve": Decimal(1000), "bob": Decimal(50)})
+
+    def place(self, placed: Order) -> None:
+        self.services.orders.add([placed])
+
+    async def sent(self) -> list[tuple[str, Decimal]]:
+        """Return what has moved, by operation id."""
+        return [(entry.operation_id, entry.terms.amount) for entry in await self.cards.ledger()]
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> PolicyLog:
-    log = PolicyLog(tmp_path / "policy.sqlite")
-    log.create()
-    return log
-
-
-@pytest.fixture(autouse=True)
-async def around(tmp_path: Path, log: PolicyLog, payments: PaymentClient) -> AsyncGenerator[None]:
-    """An order over 100.00 and the systems around it."""
-    orders = OrderStore(tmp_path / "orders.sqlite")
-    orders.add([Order(key=str(KEY), customer="customer-7", amount=Decimal("100.00"))])
-    policy = PolicyCheck(log, latency_ms=0, decided_by_people_above=Decimal("80.00"))
-    with services.use(services.Services(orders, policy, payments)):
-        yield
+async def world(tmp_path: Path) -> AsyncGenerator[World]:
+    world = World(tmp_path)
+    with services.use(world.services):
+        yield world
+    for client in (world.cards, world.transfers):
+        await client.aclose()
+    for ledger in world.ledgers.values():
+        ledger.close()
 
 
 @pytest.fixture
-def ctx() -> RememberingContext:
-    return RememberingContext()
+async def h(world: World) -> AsyncGenerator[Harness]:
+    async with harness(order) as h:
+        yield h
 
 
-async def ask(ctx: RememberingContext, amount: str) -> Receipt:
-    result = await refund.function(cast("ObjectContext", ctx), RefundRequest(amount=Decimal(amount)))
-    return result.receipt
+def ask(amount: str, reason: str = "") -> RefundRequest:
+    return RefundRequest(amount=Decimal(amount), reason=reason)
 
 
-async def test_partial_refunds_have_ids_of_their_own(ctx: RememberingContext, payments: PaymentClient) -> None:
-    """Two refunds of the same amount are two operations, and the status adds them up."""
-    receipts = [await ask(ctx, "40.00"), await ask(ctx, "40.00")]
-
-    found = await status.function(cast("SharedContext", ctx))
-    assert [receipt.operation_id for receipt in receipts] == ["acme/o-1/refund-1", "acme/o-1/refund-2"]
-    assert (found.refunded, list(found.receipts)) == (Decimal("80.00"), receipts)
-    assert len(await payments.ledger()) == 2
+async def proposed(h: Harness, amount: str) -> tuple[Refund, str]:
+    """Begin a refund that people have to decide on, and return it with the id of the proposal."""
+    begun = await h.call(propose, KEY, ask(amount))
+    assert begun.state is RefundState.PROPOSED
+    assert begun.proposal is not None
+    return begun, begun.proposal
 
 
-async def test_a_refund_above_what_is_left_is_refused_before_anybody_is_asked(
-    ctx: RememberingContext, log: PolicyLog, payments: PaymentClient
-) -> None:
-    """The policy check costs money: it is not asked about a refund that can't be."""
-    await ask(ctx, "70.00")
-
-    with pytest.raises(TerminalError, match=r"40\.00 is more than the 30\.00 that is left") as caught:
-        await ask(ctx, "40.00")
-
-    assert (caught.value.code, caught.value.details) == ("exceeds-order", {"left": Decimal("30.00")})
-    assert len(log.questions()) == 1
-    assert len(await payments.ledger()) == 1
+async def ended(h: Harness, begun: Refund) -> Refund:
+    """Wait for what becomes of a refund that was begun with `propose`."""
+    return await h.client.attach(begun.invocation, type=Refund).result(timeout=20)
 
 
-async def test_a_refund_against_the_policy_is_not_sent(ctx: RememberingContext, payments: PaymentClient) -> None:
-    """A "no" of the policy check ends the refund, with the reason."""
-    with pytest.raises(TerminalError, match="decided by people") as caught:
-        await ask(ctx, "90.00")
-
-    assert caught.value.code == "policy-refused"
-    assert ctx.steps == ["read order", "policy check"]
-    assert await payments.ledger() == ()
+async def refused(h: Harness, key: str, request: RefundRequest) -> str:
+    with pytest.raises(InvocationFailed) as caught:
+        await h.call(refund, key, request)
+    return caught.value.code
 
 
-async def test_an_unknown_order_is_refused(ctx: RememberingContext) -> None:
-    """What the order store does not know is not refunded."""
-    ctx.key = Key("acme", "o-2")
+async def test_a_small_refund_is_paid_and_told(h: Harness, world: World) -> None:
+    """One receipt, one movement of money under a qualified id, one mail, and the status adds it up."""
+    done = await h.call(refund, KEY, ask("40.00"))
 
-    with pytest.raises(TerminalError) as caught:
-        await ask(ctx, "10.00")
-
-    assert caught.value.code == "order-unknown"
-
-
-async def test_a_rejected_refund_leaves_its_id_used(ctx: RememberingContext, payments: PaymentClient) -> None:
-    """After a rejection the next refund has another id, since the service keeps the rejection under the old one."""
-    await payments.set_behaviour(Behaviour(reject_above=Decimal("50.00")))
-    with pytest.raises(TerminalError) as caught:
-        await ask(ctx, "60.00")
-
-    receipt = await ask(ctx, "40.00")
-
-    assert (caught.value.code, caught.value.details) == ("payment-rejected", {"reason": "amount_above_limit"})
-    assert receipt.operation_id == "acme/o-1/refund-2"
+    assert done.state is RefundState.REFUNDED
+    assert done.receipt is not None
+    assert (done.receipt.amount, done.proposal) == (Decimal("40.00"), None)
+    assert await world.sent() == [(done.receipt.operation_id, Decimal("40.00"))]
+    assert done.receipt.operation_id.endswith("Order.acme/o-1.refund-1")
+    told = await h.call(status, KEY)
+    assert (told.refunded, told.pending, told.open) == (Decimal("40.00"), Decimal(0), ())
+    assert await h.call(history, KEY) == (done,)
+    assert [mail.customer for mail in world.services.mails.sent()] == ["customer-7"]
 
 
-async def test_a_refund_that_runs_again_from_the_same_state_moves_no_money(
-    ctx: RememberingContext, payments: PaymentClient
-) -> None:
-    """A worker that repeats a refund whose end was not recorded sends the same id, and gets the same receipt."""
-    before = dict(ctx.state)
-    first = await ask(ctx, "40.00")
+async def test_partial_refunds_never_exceed_the_order(h: Harness, world: World) -> None:
+    """Two of the same amount are two refunds; the one that is too much is refused before anybody is asked."""
+    for _ in range(2):
+        await h.call(refund, BANK, ask("40.00"))
 
-    ctx.state = before
-    again = await ask(ctx, "40.00")
+    with pytest.raises(InvocationFailed, match=r"40\.00 is more than the 20\.00 that is left") as caught:
+        await h.call(refund, BANK, ask("40.00"))
 
-    assert again == first
-    assert len(await payments.ledger()) == 1
-
-
-async def test_an_operation_id_is_ascii_and_tells_keys_apart() -> None:
-    """It goes into an HTTP header whatever the key is, and no two keys share one."""
-    keys = [Key("acme", "ö 1"), Key("acme", "%C3%B6 1"), Key("acme", "a/b"), Key("a", "cme/a/b")]
-
-    ids = [operation_id_of(key, 1) for key in keys]
-
-    assert all(name.isascii() and " " not in name for name in ids)
-    assert len(set(ids)) == len(keys)
+    assert (caught.value.code, caught.value.details) == ("exceeds-order", {"left": Decimal("20.00")})
+    assert [entry.operation_id[-8:] for entry in await world.transfers.ledger()] == ["refund-1", "refund-2"]
+    assert len(world.log.questions()) == 2
 
 
-async def test_each_kind_of_no_answer_becomes_the_right_error(payments: PaymentClient, tmp_path: Path) -> None:
-    """Busy is tried again when the service says, an unknown outcome as it is, a refused request never."""
-    answers = iter([httpx.Response(503, headers={"Retry-After": "7"}), httpx.Response(500)])
-    terms = RefundTerms(order=str(KEY), recipient="customer-7", amount=Decimal(1))
-    async with PaymentClient("http://payments", transport=httpx.MockTransport(lambda _: next(answers))) as failing:
-        inner = services.current()
-        with services.use(services.Services(inner.orders, inner.policy, failing)):
-            with pytest.raises(RetryableError) as busy:
-                await send_refund("refund-1", terms)
-            with pytest.raises(OutcomeUnknown):
-                await send_refund("refund-1", terms)
-    await send_refund("refund-1", terms)
+async def test_what_must_not_be_is_refused_before_anything_is_written(h: Harness, world: World) -> None:
+    """Against the policy, or for an order that does not exist: a code, no money, no trace in the book."""
+    assert await refused(h, KEY, ask("40.00", "chargeback, and money back")) == "policy-refused"
+    assert await refused(h, "acme/o-9", ask("40.00")) == "order-unknown"
 
-    with pytest.raises(TerminalError) as refused:
-        await send_refund("refund-1", terms.model_copy(update={"amount": Decimal(2)}))
+    assert await world.sent() == []
+    assert await h.call(history, KEY) == ()
 
-    assert busy.value.retry_after == timedelta(seconds=7).total_seconds()
-    assert refused.value.code == "payment-request-refused"
+
+async def test_a_large_refund_waits_for_somebody_who_may_approve_it(h: Harness, world: World) -> None:
+    """Who may not is told so; after that of who may, exactly what was approved is paid, once."""
+    begun, proposal = await proposed(h, "400.00")
+
+    assert isinstance(await h.client.approve(proposal, by="bob"), NotPermitted)
+    assert await world.sent() == []
+    assert isinstance(await h.client.approve(proposal, by="ada"), Decided)
+
+    done = await ended(h, begun)
+    assert (done.state, done.number) == (RefundState.REFUNDED, begun.number)
+    assert [amount for _, amount in await world.sent()] == [Decimal("400.00")]
+
+
+async def test_a_very_large_refund_takes_two_people(h: Harness, world: World) -> None:
+    """One approval is not enough, however often it is given."""
+    begun, proposal = await proposed(h, "600.00")
+
+    for _ in range(2):
+        await h.client.approve(proposal, by="ada")
+    await h.settled()
+    assert await world.sent() == []
+    await h.client.approve(proposal, by="eve")
+
+    assert (await ended(h, begun)).state is RefundState.REFUNDED
+
+
+async def test_a_declined_refund_gives_its_amount_back(h: Harness, world: World) -> None:
+    """It ends with who declined it and why; then there may be another one for the same money."""
+    begun, proposal = await proposed(h, "900.00")
+
+    await h.client.decline(proposal, by="ada", reason="twice in a week")
+    done = await ended(h, begun)
+
+    assert done.state is RefundState.DECLINED
+    assert "twice in a week" in done.note
+    assert (await h.call(status, KEY)).pending == 0
+    second, proposal = await proposed(h, "900.00")
+    assert second.number == 2
+    assert await world.sent() == []
+
+
+async def test_a_refund_that_nobody_decides_on_expires(h: Harness, world: World) -> None:
+    """After two days it ends, and who approves it then comes too late."""
+    begun, proposal = await proposed(h, "400.00")
+
+    await h.advance(timedelta(hours=48, seconds=1))
+
+    assert (await ended(h, begun)).state is RefundState.EXPIRED
+    assert not isinstance(await h.client.approve(proposal, by="ada"), Decided)
+    assert await world.sent() == []
+
+
+async def test_an_amended_refund_is_approved_anew(h: Harness, world: World) -> None:
+    """The approval of the old amount is void; what is paid is what was approved last."""
+    begun, old = await proposed(h, "400.00")
+
+    amended = await h.call(amend, KEY, AmendRequest(number=begun.number, amount=Decimal("350.00")))
+    assert isinstance(await h.client.approve(old, by="ada"), SupersededBy)
+    assert amended.proposal is not None
+    await h.client.approve(amended.proposal, by="ada")
+
+    done = await ended(h, begun)
+    assert (done.state, done.amount) == (RefundState.REFUNDED, Decimal("350.00"))
+    assert [amount for _, amount in await world.sent()] == [Decimal("350.00")]
+
+
+async def test_an_amendment_has_its_limits(h: Harness) -> None:
+    """Not above the order, though the refund's own amount counts as free; and not after the end."""
+    begun, _ = await proposed(h, "900.00")
+    await h.call(amend, KEY, AmendRequest(number=begun.number, amount=Decimal("1000.00")))
+
+    with pytest.raises(InvocationFailed, match="more than") as above:
+        await h.call(amend, KEY, AmendRequest(number=begun.number, amount=Decimal("1000.01")))
+    with pytest.raises(InvocationFailed) as unknown:
+        await h.call(amend, KEY, AmendRequest(number=7, amount=Decimal("1.00")))
+
+    assert (above.value.code, unknown.value.code) == ("exceeds-order", "not-proposed")
+
+
+async def test_others_go_on_while_people_decide(h: Harness, world: World) -> None:
+    """The lane is free: a small one is paid, of what the waiting one leaves over; a second large one is refused."""
+    begun, proposal = await proposed(h, "900.00")
+
+    small = await h.call(refund, KEY, ask("80.00"))
+    assert small.state is RefundState.REFUNDED
+    assert await refused(h, KEY, ask("30.00")) == "exceeds-order"
+    world.place(Order(key=KEY, customer="customer-7", amount=Decimal("2000.00")))
+    assert await refused(h, KEY, ask("400.00")) == "refund-open"
+    await h.client.approve(proposal, by="ada")
+    await h.client.approve(proposal, by="eve")
+
+    assert (await ended(h, begun)).state is RefundState.REFUNDED
+    assert sorted(amount for _, amount in await world.sent()) == [Decimal("80.00"), Decimal("900.00")]
+
+
+async def test_a_waiting_refund_can_be_withdrawn(h: Harness, world: World) -> None:
+    """A cancel ends it, its amount is free again, and an approval that comes later moves nothing."""
+    begun, proposal = await proposed(h, "900.00")
+
+    report = await h.client.cancel(begun.invocation, by="ada", reason="the customer keeps it")
+    with pytest.raises(InvocationCancelled):
+        await ended(h, begun)
+
+    assert report.outcome == "cancelled"
+    (withdrawn,) = await h.call(history, KEY)
+    assert withdrawn.state is RefundState.WITHDRAWN
+    assert (await h.call(status, KEY)).pending == 0
+    await h.client.approve(proposal, by="ada")
+    await h.client.approve(proposal, by="eve")
+    await h.settled()
+    assert await world.sent() == []
+
+
+async def test_a_rejected_refund_leaves_its_number_used(h: Harness, world: World) -> None:
+    """It ends with what the receiver said, and the next one has another operation id."""
+    await world.cards.set_behaviour(Behaviour(reject_above=Decimal("50.00")))
+
+    rejected = await h.call(refund, KEY, ask("60.00"))
+    paid = await h.call(refund, KEY, ask("40.00"))
+
+    assert (rejected.state, rejected.receipt) == (RefundState.REJECTED, None)
+    assert "above the limit" in rejected.note
+    assert paid.number == 2
+    assert [name[-8:] for name, _ in await world.sent()] == ["refund-2"]
+
+
+async def test_a_busy_receiver_is_asked_again(h: Harness, world: World) -> None:
+    """Nothing was decided, so there are further attempts, under the same operation id."""
+    await world.cards.set_behaviour(Behaviour(busy_next=3))
+
+    done = await h.call(refund, KEY, ask("40.00"))
+
+    assert done.state is RefundState.REFUNDED
+    assert len(await world.sent()) == 1
+    assert (await world.cards.statistics()).sent_again == 3
+
+
+async def test_a_lost_answer_is_looked_up(h: Harness, world: World) -> None:
+    """The money has moved and nobody was told: the receiver is asked, and nothing is sent again."""
+    world.lines["cards"].lose_next = 1
+
+    done = await h.call(refund, KEY, ask("40.00"))
+
+    assert done.state is RefundState.REFUNDED
+    counted = await world.cards.statistics()
+    assert (counted.requests, counted.lookups) == (1, 1)
+
+
+async def test_an_order_that_has_changed_is_not_refunded(h: Harness, world: World) -> None:
+    """What was true when it was proposed is looked at again before the money is sent."""
+    begun, proposal = await proposed(h, "400.00")
+    world.place(Order(key=KEY, customer="somebody else", amount=Decimal("1000.00")))
+
+    await h.client.approve(proposal, by="ada")
+
+    assert (await ended(h, begun)).state is RefundState.REFUSED
+    assert await world.sent() == []
+
+
+async def test_an_approver_who_may_no_longer_approve_does_not_count(h: Harness, world: World) -> None:
+    """Who may is asked again before the money is sent: here it waits for a second person meanwhile."""
+    begun, proposal = await proposed(h, "600.00")
+    await h.client.approve(proposal, by="ada")
+
+    world.services.approvers.set({"eve": Decimal(1000)})
+    await h.client.approve(proposal, by="eve")
+
+    assert (await ended(h, begun)).state is RefundState.REFUSED
+    assert await world.sent() == []
+
+
+async def test_tenants_are_apart(h: Harness, world: World) -> None:
+    """The same order number and the same amount for two tenants are two refunds, each with its receipt."""
+    world.place(Order(key="globex/o-1", customer="customer-7", amount=Decimal("1000.00")))
+
+    first, second = [await h.call(refund, key, ask("40.00")) for key in (KEY, "globex/o-1")]
+
+    assert first.receipt is not None
+    assert second.receipt is not None
+    assert first.receipt.number != second.receipt.number
+    assert len({name for name, _ in await world.sent()}) == 2
+
+
+async def test_the_flow_replays_as_it_ran(world: World) -> None:
+    """With every await replayed: the policy is asked once, and the money moves once."""
+    async with harness(order, force="replay") as h:
+        begun, proposal = await proposed(h, "400.00")
+        await h.client.approve(proposal, by="ada")
+
+        assert (await ended(h, begun)).state is RefundState.REFUNDED
+        assert len(world.log.questions()) == 1
+        assert len(await world.sent()) == 1

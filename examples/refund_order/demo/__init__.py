@@ -1,5 +1,6 @@
-"""The demo: 200 orders, two workers, one of which is killed half-way, and the books compared at the end.
+"""The demo: approvals, lost answers, an operator, a worker that is killed at the worst moment, and the books.
 
-`workload` says which refunds are asked for, `processes` starts and ends the processes, `driver` asks and
-notes the answers, `audit` compares them with the ledger, `report` prints, `run` ties them together.
+`run` starts everything and ends with the verdict, `scenes` are what is shown one after the other, `crowd` is many
+refunds at once (those of `workload`), `books` compares what came out with what the receivers' books have, `processes`
+starts and ends processes.
 """

@@ -14,6 +14,8 @@ from typing import Self
 import anyio
 from anyio.abc import Process
 
+from ..payments.wire import Behaviour
+
 STOP_LIMIT_S = 8.0
 LOG_LINES_SHOWN = 15
 PACKAGE = __name__.rsplit(".", 2)[0]
@@ -101,9 +103,11 @@ class Processes:
             yield
             group.cancel_scope.cancel()
 
-    async def payments(self, ledger: Path) -> str:
-        """Start the payment service and return its URL."""
-        child = await self._start("payments", f"{PACKAGE}.payments", "--ledger", str(ledger), piped=True)
+    async def payments(self, ledger: Path, behaviour: Behaviour | None = None) -> str:
+        """Start a payment service that behaves as it is told, and return its URL."""
+        switches = (behaviour or Behaviour()).model_dump_json()
+        arguments = ("--ledger", str(ledger), "--behaviour", switches)
+        child = await self._start(ledger.stem, f"{PACKAGE}.payments", *arguments, piped=True)
         return await _first_line(child)
 
     async def worker(self, number: int, store_url: str, environment: Mapping[str, str]) -> Child:

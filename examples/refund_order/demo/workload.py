@@ -1,10 +1,10 @@
-"""Which refunds the demo asks for, the same ones for the same seed, and what came of each."""
+"""Which refunds the crowd asks for, the same ones for the same seed, and what came of each."""
 
 import random
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal
 
-from ..models import Order, Receipt
+from ..models import Order, Refund
 from ..orders import sample_orders
 
 CENT = Decimal("0.01")
@@ -21,12 +21,11 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A refund that was asked for and what came of it: a receipt, or the code of the refusal."""
+    """A refund that was asked for and what came of it: how it ended, or the code of the refusal."""
 
     ask: Ask
-    asked_at_s: float
-    answered_at_s: float
-    outcome: Receipt | str
+    at_s: float
+    outcome: Refund | str
 
 
 @dataclass(frozen=True, slots=True)

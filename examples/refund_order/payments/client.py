@@ -13,6 +13,7 @@ _TOO_BUSY = frozenset({409, 429, 503})
 _NOT_FOUND = 404
 _SERVER_ERROR = 500
 _CONNECTIONS_MAX = 256
+_PLAIN = "/:;,!$&'()*+=@#"
 
 
 class PaymentError(Exception):
@@ -88,7 +89,8 @@ class PaymentClient:
             PaymentsBusy: The service asks to come back later.
             RequestRefused: The operation id is known with other terms, or the request is malformed.
         """
-        headers = {"Idempotency-Key": operation_id}
+        # A header takes no more than ASCII, and an operation id may have a key of any letters in it.
+        headers = {"Idempotency-Key": quote(operation_id, safe=_PLAIN)}
         response = await self._send("POST", "/refunds", body=terms, headers=headers)
         return ANSWER.validate_json(_checked(response, also=403).content)
 
@@ -117,6 +119,9 @@ class PaymentClient:
     async def statistics(self) -> Statistics:
         response = await self._send("GET", "/statistics")
         return Statistics.model_validate_json(_checked(response).content)
+
+    async def behaviour(self) -> Behaviour:
+        return Behaviour.model_validate_json(_checked(await self._send("GET", "/behaviour")).content)
 
     async def set_behaviour(self, behaviour: Behaviour) -> None:
         _checked(await self._send("PUT", "/behaviour", body=behaviour))

@@ -1,6 +1,6 @@
 """The routes of the payment service, and of the switches by which it is made to misbehave.
 
-POST /refunds, with the header `Idempotency-Key`: the operation id
+POST /refunds, with the header `Idempotency-Key`: the operation id, percent-encoded where it is not ASCII
 
     201  a receipt: the money moved now
     200  a receipt with the header `Idempotent-Replayed: true`: it had moved before
@@ -23,6 +23,7 @@ A duplicate that arrives while the first one is under way waits and gets the fir
 
 import csv
 import io
+from urllib.parse import unquote
 
 import anyio
 import anyio.to_thread
@@ -68,7 +69,7 @@ class PaymentService:
 
     async def post_refund(self, request: Request) -> Response:
         """Move money once for each operation id."""
-        operation_id = request.headers.get("Idempotency-Key", "")
+        operation_id = unquote(request.headers.get("Idempotency-Key", ""))
         problem = _key_problem(operation_id)
         if problem is not None:
             return _json(problem, 400)
