@@ -167,7 +167,9 @@ class Invocation:
         standing = self.standing
         if standing is None:
             return False
-        return bool(standing.extras.branches) or any(isinstance(wait.index, tuple) for wait in standing.waits)
+        extras = standing.extras
+        is_known = bool(extras.branches) or bool(extras.step_attempts)
+        return is_known or any(isinstance(wait.index, tuple) for wait in standing.waits)
 
     @property
     def stands_still(self) -> bool:

@@ -65,10 +65,18 @@ IN_HAND_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Extras:
-    """What is kept of open invocations beside their records: when they are due, and their idempotency keys."""
+    """What is kept of open invocations beside their records.
+
+    Args:
+        waits: When they are due.
+        claims: Their idempotency keys.
+        is_runnable: Whether the store has their lane among the runnable ones: who holds it need not stand still, though
+            the record of a wait may be its last one.
+    """
 
     waits: dict[bytes, int]
     claims: dict[bytes, IdempotencyClaim]
+    is_runnable: bool = False
 
 
 _NO_EXTRAS = _Extras({}, {})
@@ -119,7 +127,7 @@ class Loading:
             return
         try:
             contents = await read_lane(self._store, partition.space, lane.key_text)
-            extras = await self._extras(partition, contents)
+            extras = await self._extras(partition, contents, lane)
         except StoreUnavailable:
             # The runner is for others meanwhile: this one's server may be the only one that is away.
             self._errands.add_later(LOAD_AGAIN_SECONDS, partial(self._load_whole, lane))
@@ -130,16 +138,23 @@ class Loading:
         else:
             self._install(lane, contents, extras)
 
-    async def _extras(self, partition: Partition, contents: LaneContents) -> _Extras:
+    async def _extras(self, partition: Partition, contents: LaneContents, lane: Lane | None = None) -> _Extras:
         found = [*contents.open, *(each for each in contents.aside if has_left(each))]
         if not found:
             return _NO_EXTRAS
         space = partition.space
         ids = [each.raw_id for each in found]
-        scores = await ask(self._store, [("ZSCORE", space.due, raw_id) for raw_id in ids], [space.due] * len(ids))
+        words: list[tuple[Any, ...]] = [("ZSCORE", space.due, raw_id) for raw_id in ids]
+        keys = [space.due] * len(ids)
+        if lane is not None:
+            words.append(("SISMEMBER", space.runnable, lane.key_text))
+            keys.append(space.runnable)
+        answers = await ask(self._store, words, keys)
+        scores, is_runnable = answers[: len(ids)], answers[len(ids) :] == [1]
         waits = {raw_id: int(float(score)) for raw_id, score in zip(ids, scores, strict=True) if score is not None}
         claims = [await self._claim(partition, each) for each in found]
-        return _Extras(waits, {raw_id: claim for raw_id, claim in zip(ids, claims, strict=True) if claim is not None})
+        kept = {raw_id: claim for raw_id, claim in zip(ids, claims, strict=True) if claim is not None}
+        return _Extras(waits, kept, is_runnable)
 
     async def _claim(self, partition: Partition, found: OpenInvocation) -> IdempotencyClaim | None:
         """Return the idempotency key of an open invocation, so that its entry is completed at the end."""
@@ -363,7 +378,7 @@ class Loading:
             self._park(lane, invocation, PauseReason.UNDECODABLE, found.undecodable)
         elif is_paused:
             invocation.hold = Hold.PAUSED
-        elif standing is not None and standing.retry_after_ms is None and invocation.is_branched:
+        elif standing is not None and standing.retry_after_ms is None and _may_go_on(invocation, extras):
             # Whether all of its branches wait is seen once it has been replayed; what they wait for may come meanwhile.
             self._ask_for_timer(lane, invocation, extras)
         elif standing is not None and standing.waiting is not None and standing.retry_after_ms is None:
@@ -475,6 +490,16 @@ class Loading:
         except KeylaneError:
             found = None
         done(found)
+
+
+def _may_go_on(invocation: Invocation, extras: _Extras) -> bool:
+    """Return whether a handler may have branches that go on beside what it waits for, by the records or without any.
+
+    The lane of one without branches stops being runnable in the commit of its wait. Of a branch whose first step has
+    not ended, nothing is recorded.
+    """
+    is_waiting = invocation.standing is not None and invocation.standing.waiting is not None
+    return invocation.is_branched or (is_waiting and extras.is_runnable)
 
 
 def is_over(found: OpenInvocation) -> bool:
