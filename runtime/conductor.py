@@ -362,6 +362,8 @@ class Conductor(BranchTasks):
         if self._ctx.is_stale:
             self._ctx.end_stale()
             return
+        if self._is_failing and self._cut_off_next():
+            return
         if self._turns:
             self._release(self._turns.popleft(), None)
             return
@@ -380,6 +382,16 @@ class Conductor(BranchTasks):
             self._make(*self._wanting.popleft())
         if not self._journal.unsettled:
             self._rest()
+
+    @property
+    def _is_failing(self) -> bool:
+        """Whether a failure is about to end branches, and perhaps this attempt of the handler.
+
+        They see it before any of them makes the command that it has come to: the next attempt may not fail there, and
+        would have to come to that command before the branch that has failed goes on. What that one wrote then would be
+        taken for what the record of the command has carried, and would be lost.
+        """
+        return any(not branch.cancel_is_certain and not branch.is_done for branch in self._cut)
 
     def _has_handed_over(self) -> bool:
         """Hand over what is recorded up to the next record that lets a branch go on; returns whether there was one."""

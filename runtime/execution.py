@@ -152,7 +152,7 @@ class Execution:
             return
         try:
             invocation.task = asyncio.current_task()
-            packed = await self._result(invocation.handler, ctx, arguments)
+            packed = await self._result(invocation, ctx, arguments)
         except (TerminalError, InvalidOutput, PayloadTooLarge) as error:
             await self._conclude(lane, invocation, ctx, Rejected(failure_of(error, self._details_limit_bytes)))
         except BaseException as error:
@@ -216,12 +216,13 @@ class Execution:
             case _:
                 return False
 
-    async def _result(self, handler: Handler[Any, Any], ctx: ExclusiveContext, arguments: tuple[Any, ...]) -> bytes:
+    async def _result(self, invocation: Invocation, ctx: ExclusiveContext, arguments: tuple[Any, ...]) -> bytes:
+        handler = invocation.handler
         if handler.is_blocking:
             run = partial(handler.function, BlockingExclusiveContext(ctx), *arguments)
             value = await anyio.to_thread.run_sync(in_thread, run, limiter=self._limiter, abandon_on_cancel=True)
         else:
-            value = await self._returned(ctx, handler.function(ctx, *arguments))
+            value = await self._returned(ctx, invocation, handler.function(ctx, *arguments))
         if ctx.ended_by is not None:
             # The handler swallowed what ended it; its value was built on nothing.
             raise ctx.ended_by
@@ -232,19 +233,32 @@ class Execution:
         self.steps.check_size("result", packed)
         return packed
 
-    @staticmethod
-    async def _returned(ctx: ExclusiveContext, coroutine: Any) -> Any:
+    async def _returned(self, ctx: ExclusiveContext, invocation: Invocation, coroutine: Any) -> Any:
         """Return what a handler returns, once its branches have ended too."""
         ctx.coroutine = coroutine
         try:
             value = await in_own_context(coroutine, ctx)
-        except BaseException:
+        except BaseException as error:
             if ctx.conductor is not None:
+                if self._goes_on_after(error, ctx, invocation):
+                    # What its branches did when they were cut off would be part of the journal, and the next attempt,
+                    # in which they go on, would not come to it.
+                    ctx.conductor.stop(Suspended())
                 await ctx.conductor.close(is_failed=True)
             raise
         if ctx.conductor is not None:
             await ctx.conductor.close(is_failed=False)
         return value
+
+    def _goes_on_after(self, error: BaseException, ctx: ExclusiveContext, invocation: Invocation) -> bool:
+        """Return whether an invocation goes on from its journal after its handler has failed."""
+        is_told = any(error is each for each in ctx.recorded_errors)
+        if isinstance(error, TerminalError | InvalidOutput | PayloadTooLarge) or is_told:
+            return False
+        if is_due(invocation) or was_told(invocation):
+            return False
+        policy = invocation.handler.retry or self._retry
+        return policy.then != "fail" or not policy.is_spent(invocation.attempts + 1)
 
     def _end(
         self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext, outcome: Succeeded | Rejected | Stopped

@@ -166,7 +166,7 @@ class Rehearsal(Execution):
                 raise _DoesNotFit(error.message) from error
             if invocation.records:
                 # Before its first command a handler can't disagree with a journal, and need not be run.
-                await self._result(invocation.handler, ctx, arguments)
+                await self._result(invocation, ctx, arguments)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except asyncio.CancelledError as error:

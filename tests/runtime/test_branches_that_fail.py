@@ -1,0 +1,135 @@
+"""Handlers with branches that fail and are tried again: what they do then is not taken for what was done before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from keylane import ObjectContext, RetryPolicy, Runtime, SharedContext, VirtualObject
+
+pytestmark = pytest.mark.anyio
+
+HASTY = RetryPolicy(first=timedelta(milliseconds=1), attempts=5)
+
+clumsy = VirtualObject("Clumsy", owner="tests", partitions=2, state={"x": str}, retry=HASTY)
+failures: Counter[str] = Counter()
+
+
+@clumsy.handler
+async def together(ctx: ObjectContext, how: str) -> None:
+    """Fail once in one of two branches that begin at the same time, and write something the next time."""
+
+    async def fails_once() -> str:
+        failures[str(ctx.key)] += 1
+        if failures[str(ctx.key)] == 1:
+            raise ValueError("for once")
+        ctx.set("x", "written")
+        return "written"
+
+    async def asks() -> str:
+        await ctx.send(quick, f"acme/asked-by-{ctx.key.key}")
+        return "asked"
+
+    await WAYS[how](ctx, fails_once(), asks())
+
+
+@clumsy.handler
+async def beside(ctx: ObjectContext) -> list[str]:
+    """Fail, once, beside a branch that cleans up with a step when it is cut off."""
+    did: list[str] = []
+
+    async def at_once() -> None:
+        return
+
+    async def at_length() -> None:
+        try:
+            did.append(await ctx.run("work", working))
+        except asyncio.CancelledError:
+            did.append(await ctx.run("clean up", cleaning))
+            raise
+
+    async for _ in ctx.as_completed(at_once(), at_length()):
+        break
+    failures[str(ctx.key)] += 1
+    if failures[str(ctx.key)] == 1:
+        raise ValueError("for once")
+    await ctx.sleep(0.05)
+    return did
+
+
+async def working() -> str:
+    await asyncio.sleep(0.01)
+    return "worked"
+
+
+async def cleaning() -> str:
+    return "cleaned"
+
+
+@clumsy.handler
+async def quick(ctx: ObjectContext) -> None:
+    return
+
+
+@clumsy.shared
+async def state(ctx: SharedContext) -> str | None:
+    return await ctx.get("x", str)
+
+
+async def _completed(ctx: ObjectContext, *branches: Any) -> None:
+    async for done in ctx.as_completed(*branches):
+        await done
+
+
+async def _in_group(ctx: ObjectContext, one: Any, other: Any) -> None:
+    async with ctx.task_group() as group:
+        group.create_task(one)
+        group.create_task(other)
+
+
+async def _gathered(ctx: ObjectContext, one: Any, other: Any) -> None:
+    await ctx.gather(one, other)
+
+
+async def _gathered_behind(ctx: ObjectContext, one: Any, other: Any) -> None:
+    await ctx.gather(other, one)
+
+
+async def _selected(ctx: ObjectContext, one: Any, other: Any) -> None:
+    await ctx.select(one=one, other=other)
+
+
+WAYS: dict[str, Callable[..., Any]] = {
+    "gather": _gathered,
+    "gather, the other way round": _gathered_behind,
+    "select": _selected,
+    "as_completed": _completed,
+    "group": _in_group,
+}
+
+
+@pytest.fixture
+async def runtime(store_url: str, namespace: str) -> AsyncIterator[Runtime]:
+    async with Runtime([clumsy], store=store_url, namespace=namespace) as runtime:
+        yield runtime
+
+
+@pytest.mark.parametrize("how", WAYS)
+async def test_what_a_branch_writes_after_it_has_failed_is_kept(runtime: Runtime, how: str) -> None:
+    """What the others had come to when it failed must not be recorded: its write would count as recorded with that."""
+    failures.clear()
+    await runtime.client.call(together, "acme/c", how, timeout=20)
+    assert await runtime.client.call(state, "acme/c") == "written"
+    assert failures["acme/c"] > 1
+
+
+async def test_a_branch_goes_on_in_the_next_attempt_and_does_not_clean_up_for_it(runtime: Runtime) -> None:
+    """A cleanup that is recorded is a command that no later attempt comes to: the invocation would be parked."""
+    failures.clear()
+    assert await runtime.client.call(beside, "acme/b", timeout=20) == ["worked"]
+    assert failures["acme/b"] > 1
