@@ -13,7 +13,7 @@ import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from keylane import Cancelled, InvocationCancelled, InvocationFailed, TerminalError
 
@@ -22,6 +22,9 @@ from .scripts import NAMES, Play
 
 ObjectId: TypeAlias = tuple[str, str]
 Outcome: TypeAlias = tuple[str, Any]
+
+#: How many of the schedules draw each choice by itself.
+PACED: Final = 0.5
 
 
 class Park:
@@ -306,6 +309,10 @@ class World:
         self.chosen: list[float] = []
         #: How often what has become ready first is not what goes first.
         self.disorder = 0.0 if seed is None else self.random.choice([0.1, 0.5, 1.0])
+        #: In some schedules each fiber and each channel is faster than others or slower, for a while: so a step that is
+        #: tried again may take as long as all that others do at that moment.
+        self._ranks: dict[Any, float] | None = None if seed is None or self.random.random() < PACED else {}
+        self._changes = self.random.choice([0.0, 0.02, 0.1])
         self.now = 0
         self.current: Fiber
         self.ready: list[Fiber] = []
@@ -340,7 +347,7 @@ class World:
     def _settle(self) -> None:
         while self.ready or self.channels:
             ways = [*self.ready, *self.channels]
-            at = int(self._choice() * len(ways))
+            at = int(self._choice(ways) * len(ways))
             if at < len(self.ready):
                 self.ready.pop(at).step()
             else:
@@ -350,14 +357,25 @@ class World:
                     del self.channels[way]
                 deliver()
 
-    def _choice(self) -> float:
+    def _choice(self, ways: Sequence[Any]) -> float:
         at = len(self.chosen)
         if at < len(self._prefix):
             choice = self._prefix[at]
+        elif self._ranks is not None:
+            choice = (self._fastest(ways, self._ranks) + 0.5) / len(ways)
         else:
             choice = self.random.random() if self.random.random() < self.disorder else 0.0
         self.chosen.append(choice)
         return choice
+
+    def _fastest(self, ways: Sequence[Any], ranks: dict[Any, float]) -> int:
+        for way in ways:
+            if way not in ranks:
+                ranks[way] = self.random.random()
+        at = max(range(len(ways)), key=lambda number: ranks[ways[number]])
+        if self.random.random() < self._changes:
+            ranks[ways[at]] = self.random.random()
+        return at
 
     # Lanes.
 
