@@ -96,6 +96,7 @@ class Batch:
         in_doubt: Whether it was sent once without an answer, so that it may have been applied, whatever is said later.
         posted: Its messages, with the numbers that they have in it; None where there are none, as in most batches.
         counted: How far their outboxes have come with it.
+        sent_at: When it was sent first, in seconds of a clock of this process, where somebody wants to know.
     """
 
     number: int
@@ -108,6 +109,7 @@ class Batch:
     posted: list[Posted] | None = None
     counted: dict[bytes, Counted] | None = None
     numbers: bytes = b""
+    sent_at: float = 0.0
 
     @property
     def takes_in(self) -> bool:

@@ -126,18 +126,21 @@ def _of_an_answer(usage: ModelUsage) -> ModelSpending:
     return ModelSpending(0, 1, usage.input_tokens, usage.output_tokens, cost, unpriced)
 
 
-def calls_before(records: Iterable[Record], place: Place) -> tuple[int, int]:
-    """Return how many calls a command has made before, and how many of them have no known end.
+def calls_before(records: Iterable[Record], place: Place) -> tuple[int, int, bool]:
+    """Return how many calls a command has made before, how many of them have no known end, and whether the last has.
 
     Args:
         records: Records of its invocation, oldest first.
         place: The place of the command.
     """
     calls = _Calls()
+    lost_before = 0
     for record in records:
         if isinstance(record, _ABOUT_CALLS) and record.index == place:
+            lost_before = calls.lost.get(place, 0) if isinstance(record, ModelCallBegun) else lost_before
             calls.note(record)
-    return calls.begun, calls.lost.get(place, 0)
+    lost = calls.lost.get(place, 0)
+    return calls.begun, lost, lost > lost_before
 
 
 def of_models_in_words(record: ModelCallBegun | StepCompleted) -> str:

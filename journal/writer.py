@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Protocol
@@ -94,6 +95,8 @@ class PartitionWriter:
         self.numbering = Numbering(space)
         #: Told of the messages of each batch once they are durable; must not raise.
         self.on_posted: Callable[[list[Posted]], None] | None = None
+        #: Told how many commits a batch had and how many seconds it took, once it is durable; must not raise.
+        self.on_applied: Callable[[int, float], None] | None = None
         self._committer = committer
         #: How many of the queued commits have to be looked at before they go out together.
         self._large = 0
@@ -137,6 +140,8 @@ class PartitionWriter:
         batch = build_batch(
             function, self.space, self.tenure, self.number, self.serial, built_on, commits, self.numbering
         )
+        if self.on_applied is not None:
+            batch.sent_at = time.monotonic()
         self.unanswered.append(batch)
         return [batch]
 
@@ -223,6 +228,8 @@ class PartitionWriter:
             _tell(commit, now, None)
         if batch.posted and self.on_posted is not None:
             self.on_posted(batch.posted)
+        if self.on_applied is not None and batch.sent_at:
+            self.on_applied(len(batch.commits), time.monotonic() - batch.sent_at)
 
     def lose(self, error: BaseException) -> None:
         """End the tenure's writing: nothing that is not yet durable will be."""

@@ -80,6 +80,11 @@ class Settings(BaseSettings):
     )
     tombstone_retention_days: int = Field(30, ge=1, le=400, description="How long an idempotency key is known.")
 
+    metrics_port: int | None = Field(
+        None, ge=0, le=65_535, description="Port on which a worker shows its metrics; without it there is none."
+    )
+    metrics_host: str = Field("127.0.0.1", description="Address of that port; `0.0.0.0` for all of a machine's.")
+
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)

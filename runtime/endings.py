@@ -349,6 +349,7 @@ def weigh_failure(lane: Lane, failure: Failure | None) -> None:
 def _finished(lane: Lane, invocation: Invocation, outcome: Outcome, now_ms: int, error: BaseException | None) -> None:
     del now_ms
     if error is None:
+        lane.partition.meters.ended(invocation, outcome)
         lane.partition.ended(invocation, outcome)
     elif not isinstance(error, Fenced | OwnershipLost):
         lane.refused = (*lane.refused, invocation)
@@ -367,6 +368,7 @@ async def retry_later(lane: Lane, invocation: Invocation, error: BaseException, 
     writes.append(operations.record(lane.partition.space, raw_id, fact))
     writes.append(operations.schedule(raw_id, delay_ms))
     await _write(lane, invocation, writes, delta, was_accepted=was_accepted)
+    lane.partition.meters.retried(lane.partition, "handler")
 
 
 async def pause(
@@ -404,6 +406,7 @@ async def pause(
     if invocation.client is not None:
         writes.append(operations.announce(invocation.client, raw_id, None))
     await _write(lane, invocation, writes, delta, was_accepted=was_accepted)
+    partition.meters.paused(partition, reason.value)
 
 
 def parking(lane: Lane, invocation: Invocation, reason: PauseReason) -> list[Operation]:

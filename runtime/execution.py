@@ -133,6 +133,7 @@ class Execution:
             await pause(lane, invocation, PauseReason.NEEDS_VERSION, invocation.needs, None)
             park(lane, invocation)
             return
+        lane.partition.meters.began(invocation)
         task = None if invocation.handler.is_blocking else asyncio.current_task()
         # Another run kept it back, and is not the current one any more.
         invocation.kept_back = None

@@ -61,11 +61,16 @@ class ModelAsk:
         return told.value
 
 
-def begun(ctx: ExclusiveContext, invocation: Invocation, plan: StepPlan, asks: ModelAsk) -> ModelCallBegun:
-    """Return the record that goes ahead of a call: a run that finds it without an end knows that there was one."""
-    made, asks.lost = calls_before(invocation.records, plan.index)
+def begun(ctx: ExclusiveContext, invocation: Invocation, plan: StepPlan, asks: ModelAsk) -> tuple[ModelCallBegun, bool]:
+    """Return the record that goes ahead of a call: a run that finds it without an end knows that there was one.
+
+    Returns:
+        The record, and whether the call right before it has no known end.
+    """
+    made, asks.lost, is_again = calls_before(invocation.records, plan.index)
     reads, notes = ctx.carried()
-    return ModelCallBegun(plan.index, plan.name, made + 1, asks.model, asks.digest, asks.lost, reads, notes)
+    fact = ModelCallBegun(plan.index, plan.name, made + 1, asks.model, asks.digest, asks.lost, reads, notes)
+    return fact, is_again
 
 
 def prompt_digest(arguments: tuple[Any, ...]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -256,6 +257,7 @@ class Ownership:
             self._acquiring -= 1
 
     async def _acquire_now(self, identity: PartitionId, seen: Observation, verdict: Verdict) -> None:
+        began_at = time.monotonic()
         space = self._store.space(identity.type_name, identity.number)
         remembered = self._remembered.get(identity)
         acquired = await acquire(
@@ -279,6 +281,8 @@ class Ownership:
         how = "took over from a silent holder" if verdict is Verdict.EXPIRED else "acquired"
         logger.info("%s: %s, epoch %d", space, how, acquired.tenure.epoch)
         partition = self._make(identity, acquired)
+        partition.taken_at = began_at
+        partition.meters.acquired(partition, from_a_silent_one=verdict is Verdict.EXPIRED)
         lease = self._leases.hold(space, acquired.tenure, sent_at=acquired.sent_at)
         partition.hold_lease(lease.is_valid)
         self._held[identity] = (partition, lease)

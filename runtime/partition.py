@@ -20,6 +20,7 @@ from .in_hand import InHand
 from .inbox_place import InboxPlace
 from .invocation import Invocation
 from .lane import Lane
+from .meters import NO_METERS, Meters
 from .partition_clock import PartitionClock
 from .recent_ids import RecentIds
 from .turning_away import turn_away_lane
@@ -120,6 +121,11 @@ class Partition:
         settings: The effective settings.
         now_ms: The partition's time at acquisition.
     """
+
+    #: Told what happens here, in numbers.
+    meters: Meters = NO_METERS
+    #: When it was taken over, while it has open work that has not gone on yet; of a clock of this process.
+    taken_at: float | None = None
 
     def __init__(
         self,

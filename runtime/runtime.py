@@ -20,6 +20,7 @@ from ..objects.app import App, app_of
 from ..objects.settings import Settings
 from ..objects.virtual_object import VirtualObject
 from .client import Client
+from .meters import Counters
 from .sizing import sized
 from .unsettled import refuse_unsettled
 from .worker import Worker
@@ -42,6 +43,8 @@ class Runtime:
         settings: The effective settings; by default from `KEYLANE_*` variables.
         allow_unsafe: Start also on a server whose settings can't keep the promise, and say so in the log.
         observer: Told of every state change that is sent; for tests.
+        metrics_port: Where Prometheus finds the metrics of this worker, on `metrics_host` of the settings; 0 for any
+            free port. By default that of the settings, else none. Needs `pip install keylane[metrics]`.
 
     Raises:
         UnsafeStore: On entering: the server evicts, keeps nothing, or syncs less than `durability` promises.
@@ -59,6 +62,7 @@ class Runtime:
         settings: Settings | None = None,
         allow_unsafe: bool = False,
         observer: Observer | None = None,
+        metrics_port: int | None = None,
     ) -> None:
         self.app = app_of(app, settings=settings)
         self.settings = self.app.settings
@@ -67,6 +71,8 @@ class Runtime:
         self.durability: Durability = durability
         self._allow_unsafe = allow_unsafe
         self._observer = observer
+        self._asked_port = self.settings.metrics_port if metrics_port is None else metrics_port
+        self._metrics_port: int | None = None
         self._stack = contextlib.AsyncExitStack()
         self._store: Store | None = None
         self._worker: Worker | None = None
@@ -92,6 +98,11 @@ class Runtime:
         if self._store_url is None:
             raise StoreError("the runtime is not open: use `async with Runtime(app) as runtime`")
         return self._store_url
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port on which the metrics of this worker are shown; None where nobody has asked for one."""
+        return self._metrics_port
 
     _store_url: str | None = None
 
@@ -126,9 +137,21 @@ class Runtime:
         await declare_durability(self._store, self.durability)
         self.settings = await sized(self.settings, self._store, self.app)
         worker = Worker(self.app, self._store, self.settings, restart_may_lose=may_lose)
+        if self._asked_port is not None:
+            counters = worker.meters = Counters()
+            self._metrics_port = self._show(worker, counters, self._asked_port)
         self._worker = await self._stack.enter_async_context(worker)
         client = Client(self._store, namespace=self.namespace, settings=self.settings, local=self._worker.doors)
         self._client = await self._stack.enter_async_context(client)
+
+    def _show(self, worker: Worker, counters: Counters, port: int) -> int:
+        """Show the metrics until the runtime is closed; returns the port."""
+        # Only who asks for metrics needs the library for them.
+        from .metrics import Shown  # noqa: PLC0415
+
+        shown = Shown(worker, counters, self.settings.metrics_host, port)
+        self._stack.callback(shown.close)
+        return shown.port
 
     async def _resolve(self) -> str:
         address = parse_store_url(self._address)

@@ -269,7 +269,9 @@ class Steps:
             standing = invocation.standing if invocation.kept_back is None else None
             attempt = 1 + (standing.attempts_of(plan.index) if standing else 0)
             if plan.asks is not None:
-                await self.record(ctx, lane, invocation, begun(ctx, invocation, plan, plan.asks), [])
+                fact, is_again = begun(ctx, invocation, plan, plan.asks)
+                await self.record(ctx, lane, invocation, fact, [])
+                lane.partition.meters.model_asked(invocation, fact, is_again=is_again)
             try:
                 packed = await self._attempt(plan)
             except TerminalError as error:
@@ -374,6 +376,8 @@ class Steps:
         if isinstance(fact, StepFailed):
             weigh_failure(lane, fact.error)
         await self.record(ctx, lane, invocation, fact, [])
+        if isinstance(fact, StepCompleted) and fact.usage is not None:
+            lane.partition.meters.model_answered(invocation, fact.usage)
         return fact
 
     async def record(
@@ -440,6 +444,7 @@ class Steps:
         wanted = error.retry_after if isinstance(error, RetryableError) else None
         delay = plan.retry.delay(attempt, self._random.random, retry_after=wanted)
         delay_ms = max(int(delay.total_seconds() * 1000), 1)
+        lane.partition.meters.retried(lane.partition, "step" if plan.asks is None else "model call")
         reads, notes = ctx.carried()
         fact = StepAttemptFailed(plan.index, plan.name, attempt, failure_of(error), delay_ms, reads, notes)
         if ctx.conductor is not None:

@@ -36,6 +36,7 @@ from .lane_mending import LaneMending
 from .lease_thread import HeldLease, LeaseThread
 from .loading import Loading
 from .mending import Mending
+from .meters import NO_METERS, Meters
 from .outbox import Outbox
 from .ownership import Ownership
 from .partition import FirstArguments, Partition, Phase
@@ -84,6 +85,9 @@ class Worker:
         settings: The effective settings.
         restart_may_lose: Whether a restart may cost the server what it has confirmed.
     """
+
+    #: Told what happens, in numbers; set before it is opened.
+    meters: Meters = NO_METERS
 
     def __init__(self, app: App, store: Store, settings: Settings, *, restart_may_lose: bool = False) -> None:
         self._app = app
@@ -384,6 +388,8 @@ class Worker:
             acquired.now_ms,
         )
         partition.history, partition.doubt = acquired.history, acquired.doubt
+        partition.meters = self.meters
+        self.meters.watch(partition)
         return partition
 
     async def _recover(self, partition: Partition) -> None:
@@ -398,6 +404,9 @@ class Worker:
         await self._inboxes.read_all(partition)
         if partition.phase is not Phase.OPENING:
             return
+        if not (partition.runnable or partition.open):
+            # Nothing of it waits for its new owner, whose first commit says nothing of how long one would have.
+            partition.taken_at = None
         partition.phase = Phase.OPEN
         self.doors.open(partition)
         for lane in list(partition.lanes.values()):

@@ -167,6 +167,16 @@ def worker(
             "--ready-fd", metavar="N", min=0, help="Write `ready` to this descriptor once it is, and close it."
         ),
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="N",
+            min=0,
+            max=65_535,
+            help="Show the metrics for Prometheus there; 0 for any free port.",
+        ),
+    ] = None,
     store: StoreUrl = None,
     namespace: Namespace = "keylane",
     as_json: AsJson = False,
@@ -177,7 +187,15 @@ def worker(
     SIGTERM and Ctrl-C let what runs end, within the drain limit, and hand over the rest; a second Ctrl-C ends at once.
     """
     shell = Shell(store, namespace, is_json=as_json, is_debug=debug)
-    _host(shell, reference, shell.store_url, durability, allow_unsafe=allow_unsafe, ready_fd=ready_fd)
+    _host(
+        shell,
+        reference,
+        shell.store_url,
+        durability,
+        allow_unsafe=allow_unsafe,
+        ready_fd=ready_fd,
+        metrics_port=metrics_port,
+    )
 
 
 @app.command(epilog=VALUES)
@@ -564,6 +582,7 @@ def _host(
     *,
     allow_unsafe: bool,
     ready_fd: int | None = None,
+    metrics_port: int | None = None,
     is_dev: bool = False,
 ) -> None:
     # What the app's own modules have to say is wanted in the log, and of the other libraries only warnings.
@@ -575,7 +594,7 @@ def _host(
         partial(
             hosting.host,
             shell,
-            hosting.Hosting(reference, store, durability, allow_unsafe=allow_unsafe, ready_fd=ready_fd),
+            hosting.Hosting(reference, store, durability, allow_unsafe, ready_fd, metrics_port),
         )
     )
 

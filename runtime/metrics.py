@@ -1,0 +1,151 @@
+"""The metrics of a worker for Prometheus, on a port of their own; needs the library of the extra `metrics`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from ..journal.errors import RegistrationError
+from .meters import Counters, queue_of
+from .metric_table import METRICS, Labels, Metric, exported_name
+
+try:
+    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        SummaryMetricFamily,
+    )
+    from prometheus_client.registry import Collector
+except ImportError as missing:
+    raise RegistrationError(
+        "a metrics port was asked for, and prometheus-client is not installed",
+        parameter="metrics_port",
+        remedy="pip install 'keylane[metrics]'",
+    ) from missing
+
+if TYPE_CHECKING:
+    from .worker import Worker
+
+#: How long a scrape waits for the worker's event loop before it shows only what can be read without it.
+PATIENCE_SECONDS: Final = 2.0
+
+#: What the numbers of a scrape lie in.
+Numbers = Mapping[Metric, Mapping[Labels, float]]
+
+
+class Shown:
+    """A port that shows the metrics of a worker, from the moment at which it is made.
+
+    Args:
+        worker: Whose they are.
+        counters: What it counts.
+        host: The address to listen on.
+        port: The port; 0 for any that is free.
+
+    Raises:
+        RegistrationError: The port can't be had.
+    """
+
+    def __init__(self, worker: Worker, counters: Counters, host: str, port: int) -> None:
+        registry = CollectorRegistry()
+        registry.register(WorkerCollector(worker, counters, asyncio.get_running_loop()))
+        try:
+            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+        except OSError as error:
+            raise RegistrationError(
+                f"the metrics can't be shown on {host}:{port}: {error.strerror}",
+                parameter="metrics_port",
+                remedy="name a port that is free, or 0 for any",
+            ) from error
+        self.port: int = self._server.server_port
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class WorkerCollector(Collector):
+    """Reads a worker's numbers when somebody asks for them.
+
+    Args:
+        worker: The worker.
+        counters: What it counts.
+        loop: Its event loop, in which alone its memory may be looked at.
+    """
+
+    def __init__(self, worker: Worker, counters: Counters, loop: asyncio.AbstractEventLoop) -> None:
+        self._worker = worker
+        self._counters = counters
+        self._loop = loop
+
+    def describe(self) -> Iterable[Any]:
+        """Return nothing: what there is need not be collected to be registered."""
+        return ()
+
+    def collect(self) -> Iterator[Any]:
+        """Return all families; those that only the event loop can tell are left out while it does not answer."""
+        gauges = self._gauges()
+        for metric in METRICS:
+            match metric.kind:
+                case "gauge":
+                    if metric in gauges:
+                        yield _gauge(metric, gauges[metric])
+                case "counter":
+                    yield _counter(metric, _copied(self._counters.counts.get(metric, {})))
+                case "histogram":
+                    yield self._histogram(metric)
+                case "summary":
+                    yield self._summary(metric)
+
+    def _gauges(self) -> Numbers:
+        async def look() -> Numbers:
+            return queue_of(self._worker.partitions)
+
+        looking = asyncio.run_coroutine_threadsafe(look(), self._loop)
+        try:
+            return looking.result(PATIENCE_SECONDS)
+        except TimeoutError:
+            looking.cancel()
+            return {}
+
+    def _histogram(self, metric: Metric) -> HistogramMetricFamily:
+        family = HistogramMetricFamily(exported_name(metric), metric.text, labels=metric.labels)
+        for labels, distribution in _copied(self._counters.distributions.get(metric, {})).items():
+            seen = 0
+            buckets: list[tuple[str, float]] = []
+            for bound, count in zip((*metric.buckets, float("inf")), list(distribution.counts), strict=True):
+                seen += count
+                buckets.append(("+Inf" if bound == float("inf") else repr(bound), seen))
+            family.add_metric(labels, buckets, distribution.total)
+        return family
+
+    def _summary(self, metric: Metric) -> SummaryMetricFamily:
+        family = SummaryMetricFamily(exported_name(metric), metric.text, labels=metric.labels)
+        for labels, (count, total) in _copied(self._counters.sums.get(metric, {})).items():
+            family.add_metric(labels, count, total)
+        return family
+
+
+def _counter(metric: Metric, counts: Mapping[Labels, float]) -> CounterMetricFamily:
+    family = CounterMetricFamily(exported_name(metric), metric.text, labels=metric.labels)
+    for labels, count in counts.items():
+        family.add_metric(labels, count)
+    return family
+
+
+def _gauge(metric: Metric, counts: Mapping[Labels, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(exported_name(metric), metric.text, labels=metric.labels)
+    for labels, count in counts.items():
+        family.add_metric(labels, count)
+    return family
+
+
+def _copied(numbers: dict[Labels, Any]) -> dict[Labels, Any]:
+    """Return numbers that the event loop does not change while they are read."""
+    # One call into the interpreter's own code, which no other thread gets between.
+    return numbers.copy()
