@@ -157,7 +157,7 @@ def _timed_counting() -> float:
 
     def count(times: int) -> None:
         for _ in range(times):
-            counters.effect(_PARTITION, "payments", "refund", "succeeded")
+            counters.prevented(_PARTITION, "payments", "asked for again")
 
     return _timed(count, _bare)
 

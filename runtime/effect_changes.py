@@ -195,6 +195,7 @@ class EffectChanges:
     ) -> list[Operation]:
         """Return what writes a change; the docket has it from here on."""
         partition, key_text = lane.partition, lane.key_text
+        partition.meters.effect_changed(partition, key_text, before, change)
         if change.forgets:
             item = item_of(key_text, change.entry.operation)
             return [

@@ -213,6 +213,8 @@ class Effects(Approvals):
         if entry is not None and not wish.is_of(entry):
             conflict = EffectConflict(wish.operation, _differences(entry, wish))
             return _Begun([], _refused(fact, failure_of(conflict)))
+        if entry is not None:
+            lane.partition.meters.prevented(lane.partition, entry.receiver, "asked for again")
         if entry is not None and entry.outcome is not None:
             return _Begun([], _ended_by(fact, entry.outcome, entry.by))
         if entry is not None and wish.takes_unknown and entry.state in TOLD_AS_UNKNOWN:

@@ -10,6 +10,8 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, cast
 
 from ..journal.command_records import ModelCallBegun, ModelUsage
+from ..journal.effects import EffectState
+from ..journal.ledger import EventKind
 from ..journal.model_calls import spending_of
 from ..journal.outcomes import Outcome, Rejected, Stopped
 from .metric_table import (
@@ -39,15 +41,21 @@ from .metric_table import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from decimal import Decimal
 
+    from ..journal.effects import EffectEntry
+    from .effect_facts import Change
     from .invocation import Invocation
     from .partition import Partition
 
 #: So many tenants have numbers of their own in one process; the others share some, under a name that no tenant has.
 TENANTS_MAX: Final = 1_000
 OTHER_TENANTS: Final = "/other"
+SENT_AGAIN: Final = "sent again"
+
+_OUTCOMES: Final = frozenset({EventKind.SUCCEEDED, EventKind.REJECTED, EventKind.NOT_SENT, EventKind.UNKNOWN})
+_BY_PEOPLE: Final = frozenset({EventKind.MARKED_SUCCEEDED, EventKind.MARKED_NOT_DONE})
 
 
 class Meters:
@@ -79,11 +87,8 @@ class Meters:
     def model_answered(self, invocation: Invocation, usage: ModelUsage) -> None:
         """Take note of what an answer took."""
 
-    def effect(self, partition: Partition, receiver: str, effect: str, outcome: str) -> None:
-        """Take note of what is known of an effect after a call of its receiver."""
-
-    def settled(self, partition: Partition, receiver: str, how: str) -> None:
-        """Take note that an unknown outcome is known."""
+    def effect_changed(self, partition: Partition, key_text: str, before: EffectEntry | None, change: Change) -> None:
+        """Take note of what is about to be written of an effect."""
 
     def prevented(self, partition: Partition, receiver: str, how: str) -> None:
         """Take note that a second effect did not happen."""
@@ -118,13 +123,15 @@ class Distribution:
 class Counters(Meters):
     """Counts what it is told, in numbers that another thread may read."""
 
-    __slots__ = ("_tenants", "counts", "distributions", "sums")
+    __slots__ = ("_tenants", "counts", "distributions", "sums", "unknown")
 
     def __init__(self) -> None:
         self.counts: dict[Metric, dict[Labels, float]] = {}
         self.distributions: dict[Metric, dict[Labels, Distribution]] = {}
         #: Summaries: how many, and their sum.
         self.sums: dict[Metric, dict[Labels, tuple[int, float]]] = {}
+        #: The receivers of effects that are being settled, by partition, object and operation.
+        self.unknown: dict[tuple[Partition, str, str], str] = {}
         self._tenants: set[str] = set()
 
     def _count(self, metric: Metric, *labels: str, by: float = 1.0) -> None:
@@ -205,17 +212,36 @@ class Counters(Meters):
         if usage.cost is None:
             self._count(UNPRICED, *labels)
 
-    def effect(self, partition: Partition, receiver: str, effect: str, outcome: str) -> None:
-        """Count a call of a receiver."""
-        self._count(EFFECTS, partition.space.type_name, receiver, effect, outcome)
-
-    def settled(self, partition: Partition, receiver: str, how: str) -> None:
-        """Count an unknown outcome that is known now."""
-        self._count(SETTLED, partition.space.type_name, receiver, how)
+    def effect_changed(self, partition: Partition, key_text: str, before: EffectEntry | None, change: Change) -> None:
+        """Count what a call has come to, how an unknown outcome was settled, and what is unknown still."""
+        entry, type_name = change.entry, partition.space.type_name
+        for happened in change.happened:
+            if happened.kind in _OUTCOMES:
+                self._count(EFFECTS, type_name, entry.receiver, entry.effect, happened.kind.value)
+            if happened.kind is EventKind.RESENT or (happened.kind is EventKind.INTENDED and entry.attempt > 1):
+                self._count(RETRIES, type_name, "effect")
+        how = _how_settled(before, change)
+        if how is not None:
+            self._count(SETTLED, type_name, entry.receiver, how)
+        if how == SENT_AGAIN:
+            self.prevented(partition, entry.receiver, SENT_AGAIN)
+        if entry.state is EffectState.UNKNOWN and not change.forgets:
+            self.unknown[partition, key_text, entry.operation] = entry.receiver
+        else:
+            self.unknown.pop((partition, key_text, entry.operation), None)
 
     def prevented(self, partition: Partition, receiver: str, how: str) -> None:
         """Count a second effect that did not happen."""
         self._count(PREVENTED, partition.space.type_name, receiver, how)
+
+    def unknown_of(self, partitions: Collection[Partition]) -> list[tuple[str, str]]:
+        """Return object type and receiver of each effect that is being settled in these partitions, and in no others.
+
+        Those that an owner before has left appear when something is done about them.
+        """
+        for name in [each for each in self.unknown if each[0] not in partitions]:
+            del self.unknown[name]
+        return [(partition.space.type_name, receiver) for (partition, _, _), receiver in self.unknown.items()]
 
     def decided(self, partition: Partition, action: str, state: str) -> None:
         """Count a proposal that is settled."""
@@ -255,6 +281,19 @@ def _handler_of(invocation: Invocation) -> tuple[str, str]:
     is_known = cast("object", invocation.handler) is not None
     name = invocation.handler.name if is_known else invocation.asked_for[0]
     return _object_of(invocation), name
+
+
+def _how_settled(before: EffectEntry | None, change: Change) -> str | None:
+    """Return by what an unknown outcome is known from now on; None where it was known, or is not yet."""
+    entry = change.entry
+    if before is None or before.is_settled or not entry.is_settled:
+        return None
+    if any(each.kind in _BY_PEOPLE for each in change.happened):
+        return "a person"
+    if before.state in (EffectState.UNKNOWN, EffectState.UNRESOLVED):
+        return "look-up"
+    was_sent_again = any(each.kind is EventKind.RESENT for each in before.life)
+    return SENT_AGAIN if was_sent_again else None
 
 
 def _end_of(outcome: Outcome) -> str:

@@ -97,7 +97,9 @@ PREVENTED: Final = Metric(
     ("object", "receiver", "how"),
     "Second effects that did not happen: one was asked for under a known id, or sent again to who had it.",
 )
-DECISIONS: Final = Metric("approvals", "counter", ("object", "action", "state"), "Proposals that were settled, by how.")
+DECISIONS: Final = Metric(
+    "approvals", "counter", ("object", "action", "state"), "Proposals, by each state that they came to."
+)
 QUEUED: Final = Metric(
     "queued_invocations", "gauge", ("object",), "Invocations in the hands of this worker that have not begun."
 )
@@ -109,8 +111,8 @@ PARTITIONS: Final = Metric("partitions", "gauge", ("object",), "Partitions that 
 UNKNOWN_OPEN: Final = Metric(
     "unknown_outcomes_open",
     "gauge",
-    ("object", "receiver"),
-    "Effects of its objects whose outcome is not known.",
+    ("object", "receiver", "settled_by"),
+    "Effects of its objects whose outcome is not known, and who is to settle them: the runtime or people.",
 )
 APPROVALS_OPEN: Final = Metric(
     "approvals_open", "gauge", ("object",), "Proposals that wait for a decision, of this worker's objects."

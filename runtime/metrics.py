@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ..journal.errors import RegistrationError
+from ..journal.errors import KeylaneError, RegistrationError
+from ..journal.unsettled_counts import count_proposals, count_queued
 from .meters import Counters, queue_of
-from .metric_table import METRICS, Labels, Metric, exported_name
+from .metric_table import (
+    APPROVALS_OPEN,
+    APPROVALS_OVERDUE,
+    METRICS,
+    UNKNOWN_OPEN,
+    Labels,
+    Metric,
+    exported_name,
+)
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server
@@ -27,7 +37,10 @@ except ImportError as missing:
     ) from missing
 
 if TYPE_CHECKING:
+    from .partition import Partition
     from .worker import Worker
+
+logger = logging.getLogger("keylane.metrics")
 
 #: How long a scrape waits for the worker's event loop before it shows only what can be read without it.
 PATIENCE_SECONDS: Final = 2.0
@@ -103,15 +116,37 @@ class WorkerCollector(Collector):
                     yield self._summary(metric)
 
     def _gauges(self) -> Numbers:
-        async def look() -> Numbers:
-            return queue_of(self._worker.partitions)
-
-        looking = asyncio.run_coroutine_threadsafe(look(), self._loop)
+        looking = asyncio.run_coroutine_threadsafe(self._look(), self._loop)
         try:
             return looking.result(PATIENCE_SECONDS)
         except TimeoutError:
             looking.cancel()
             return {}
+
+    async def _look(self) -> Numbers:
+        """Return what stands open in this worker's partitions; without the store, what its memory tells."""
+        partitions = self._worker.partitions
+        found = queue_of(partitions)
+        try:
+            return {**found, **await self._open_of(partitions)}
+        except KeylaneError as error:
+            logger.info("what waits for people is not counted now: %s", error.message)
+            return found
+
+    async def _open_of(self, partitions: list[Partition]) -> Numbers:
+        unknown: dict[Labels, float] = {}
+        for type_name, receiver in self._counters.unknown_of(partitions):
+            _add(unknown, (type_name, receiver, "runtime"), 1)
+        store, spaces = self._worker.store, [partition.space for partition in partitions]
+        for (type_name, receiver), count in (await count_queued(store, spaces)).items():
+            _add(unknown, (type_name, receiver, "people"), count)
+        waiting: dict[Labels, float] = {}
+        overdue: dict[Labels, float] = {}
+        counts = await count_proposals(store, {each.space: each.now_ms() for each in partitions})
+        for space, count in counts.items():
+            _add(waiting, (space.type_name,), count.open)
+            _add(overdue, (space.type_name,), count.overdue)
+        return {UNKNOWN_OPEN: unknown, APPROVALS_OPEN: waiting, APPROVALS_OVERDUE: overdue}
 
     def _histogram(self, metric: Metric) -> HistogramMetricFamily:
         family = HistogramMetricFamily(exported_name(metric), metric.text, labels=metric.labels)
@@ -129,6 +164,10 @@ class WorkerCollector(Collector):
         for labels, (count, total) in _copied(self._counters.sums.get(metric, {})).items():
             family.add_metric(labels, count, total)
         return family
+
+
+def _add(counts: dict[Labels, float], labels: Labels, count: float) -> None:
+    counts[labels] = counts.get(labels, 0.0) + count
 
 
 def _counter(metric: Metric, counts: Mapping[Labels, float]) -> CounterMetricFamily:

@@ -143,6 +143,8 @@ class ProposalChanges:
         """
         partition = lane.partition
         before, item = docket.proposals.get(entry.field), item_of(lane, entry)
+        if before is None or before.state is not entry.state:
+            partition.meters.decided(partition, entry.action, entry.state.value)
         weigh(lane, entry.bound + entry.notes)
         writes = [docket.write_proposal(entry), *self.agenda(lane, entry)]
         if before is None:

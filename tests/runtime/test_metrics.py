@@ -7,12 +7,9 @@ import sys
 from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING
-from urllib.request import urlopen
 
 import anyio
-import anyio.to_thread
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from keylane import (
     InvocationFailed,
@@ -28,6 +25,7 @@ from keylane import (
 from keylane.runtime import meters
 from keylane.runtime.meters import OTHER_TENANTS
 from keylane.runtime.metric_table import METRICS, exported_name
+from tests.runtime.scraping import of, scrape, text_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -39,8 +37,6 @@ SETTINGS = Settings(partitions=1)
 trouble: list[str] = []
 begun: list[None] = []
 shop = VirtualObject("Shop", owner="tests", state={"count": int})
-
-Scraped = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
 
 @shop.handler
@@ -102,27 +98,6 @@ def fail_once(what: str) -> None:
 async def runtime(store_url: str, namespace: str) -> AsyncGenerator[Runtime]:
     async with Runtime([shop], store=store_url, namespace=namespace, settings=SETTINGS, metrics_port=0) as runtime:
         yield runtime
-
-
-async def text_of(runtime: Runtime) -> str:
-    def read() -> str:
-        with urlopen(f"http://127.0.0.1:{runtime.metrics_port}/metrics", timeout=10) as response:
-            return response.read().decode()
-
-    return await anyio.to_thread.run_sync(read)
-
-
-async def scrape(runtime: Runtime) -> Scraped:
-    """Return the samples of a scrape, by name and labels."""
-    found: Scraped = {}
-    for family in text_string_to_metric_families(await text_of(runtime)):
-        for sample in family.samples:
-            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
-    return found
-
-
-def of(scraped: Scraped, name: str, **labels: str) -> float:
-    return scraped.get(name, {}).get(tuple(sorted(labels.items())), 0.0)
 
 
 async def test_what_ends_is_counted_by_handler_and_end(runtime: Runtime) -> None:
