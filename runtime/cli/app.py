@@ -20,12 +20,12 @@ from . import (
     contract_commands,
     deploying,
     hosting,
+    ledger_commands,
     logs,
     restoring,
     signals,
     views,
 )
-from . import calls, cancel_commands, deploying, hosting, ledger_commands, logs, restoring, signals, views
 from . import doctor as checkup
 from .examples import give_examples
 from .output import survive_any_text, write_line
