@@ -78,7 +78,8 @@ class Agenda:
         #: How many items of a partition are due and dealt with elsewhere, such as calls under way.
         self.busy: Callable[[Partition], int] = _nobody
         self._ask_times: dict[Partition, float] = {}
-        self._in_use: set[Partition] = set()
+        #: Partitions that may have something on their agenda, with how often somebody has said so.
+        self._in_use: dict[Partition, int] = {}
         self._in_hand: set[tuple[Partition, bytes]] = set()
         self._changed = asyncio.Event()
 
@@ -89,19 +90,45 @@ class Agenda:
     def leave(self, partition: Partition) -> None:
         """Forget a partition whose tenure has ended."""
         self._ask_times.pop(partition, None)
-        self._in_use.discard(partition)
+        self._in_use.pop(partition, None)
+
+    def ask_after(self, lane: Lane, delay_ms: int) -> None:
+        """Ask in a while, counted from when what is being queued of a lane in this turn is durable.
+
+        Args:
+            lane: The lane.
+            delay_ms: When something of it is due then.
+        """
+        self._note(lane.partition)
+        asyncio.get_running_loop().call_soon(self._ask_once_written, lane, delay_ms)
+
+    def _ask_once_written(self, lane: Lane, delay_ms: int) -> None:
+        gate = lane.gate()
+        if gate is None:
+            self.ask_in(lane.partition, delay_ms)
+        else:
+            gate.add_done_callback(partial(self._is_written, lane.partition, delay_ms))
+
+    def _is_written(self, partition: Partition, delay_ms: int, gate: asyncio.Future[None]) -> None:
+        if not gate.cancelled():
+            gate.exception()
+        if partition.phase is not Phase.LOST:
+            self.ask_in(partition, delay_ms)
+
+    def _note(self, partition: Partition) -> None:
+        self._in_use[partition] = self._in_use.get(partition, 0) + 1
 
     def ask_in(self, partition: Partition, delay_ms: int) -> None:
         """Ask the store about a partition in a while: something on its agenda is due then."""
         at = time.monotonic() + delay_ms / 1000
-        self._in_use.add(partition)
+        self._note(partition)
         if at < self._ask_times.get(partition, math.inf):
             self._ask_times[partition] = at
             self._changed.set()
 
     def sweep(self) -> None:
         """Ask about all partitions that have anything on their agenda: clocks are not what they seem."""
-        for partition in self._in_use:
+        for partition in list(self._in_use):
             self.ask_in(partition, 0)
 
     async def run(self) -> None:
@@ -124,7 +151,7 @@ class Agenda:
         ours = [each for each in partitions if each.phase in (Phase.OPEN, Phase.OPENING)]
         if not ours:
             return
-        limit = PAGE + max(map(self.busy, ours))
+        limit, said = PAGE + max(map(self.busy, ours)), dict(self._in_use)
         try:
             answers = await read_all_due(self._store, [each.space for each in ours], limit, "agenda")
         except StoreUnavailable as error:
@@ -137,16 +164,17 @@ class Agenda:
                 logger.error("%s: its agenda can't be read: %s", partition.space, due)
                 self.ask_in(partition, int(UNREADABLE_SECONDS * 1000))
             else:
-                self._take(partition, due, limit)
+                self._take(partition, due, limit, is_current=self._in_use.get(partition) == said.get(partition))
 
-    def _take(self, partition: Partition, due: Due, limit: int) -> None:
+    def _take(self, partition: Partition, due: Due, limit: int, *, is_current: bool) -> None:
         partition.saw_time(due.now_ms)
         if partition.phase is Phase.LOST:
             return
         for data in due.ids:
             self._begin(partition, data)
         if not due.ids and due.next_in_ms is None:
-            self._in_use.discard(partition)
+            if is_current:
+                self._in_use.pop(partition, None)
         elif len(due.ids) == limit:
             self.ask_in(partition, int(MORE_AGAIN_SECONDS * 1000))
         elif due.next_in_ms is not None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 
@@ -197,6 +197,9 @@ def _done(effect: Effect[Any, Any], value: object, *, is_call: bool) -> Answer:
     return Done(packed)
 
 
+REMEDY: Final = "keep the data elsewhere and pass a reference"
+
+
 def check_value(effect: Effect[Any, Any], what: str, packed: bytes) -> None:
     """Refuse parameters and receipts that are too large to lie with their object.
 
@@ -204,7 +207,7 @@ def check_value(effect: Effect[Any, Any], what: str, packed: bytes) -> None:
         PayloadTooLarge: They are.
     """
     if len(packed) > VALUE_LIMIT_BYTES:
-        raise PayloadTooLarge(f"{what} of effect {effect.name}", len(packed), VALUE_LIMIT_BYTES)
+        raise PayloadTooLarge(f"{what} of effect {effect.name}", len(packed), VALUE_LIMIT_BYTES, remedy=REMEDY)
 
 
 MaySend: TypeAlias = Callable[[], str | None]

@@ -215,7 +215,7 @@ class EffectChanges:
         if entry.is_settled and before is not None and not before.is_settled:
             writes.extend(self._next_blocked(lane, docket, entry, now_ms))
         if entry.next_ms:
-            self._agenda.ask_in(partition, max(entry.next_ms - now_ms, 0))
+            self._agenda.ask_after(lane, max(entry.next_ms - now_ms, 0))
         return writes
 
     def _next_blocked(self, lane: Lane, docket: Docket, settled: EffectEntry, now_ms: int) -> list[Operation]:
@@ -228,7 +228,7 @@ class EffectChanges:
         if not blocked:
             return []
         first = min(blocked, key=lambda each: (each.since_ms, each.operation))
-        self._agenda.ask_in(lane.partition, 0)
+        self._agenda.ask_after(lane, 0)
         item = item_of(lane.key_text, first.operation)
         return [
             docket.write_effect(replace(first, next_ms=now_ms)),

@@ -22,7 +22,7 @@ from ..journal.effects import EffectEntry, EffectState
 from ..journal.ledger import EventKind
 from ..objects.recovery import AskPeople, AttemptAnew, LookUp, Resend
 from .effect_calls import EffectCalls, Unsent, Work
-from .effect_facts import agenda_of, effect_of, id_for_receiver
+from .effect_facts import DAY_MS, agenda_of, effect_of, id_for_receiver
 from .effect_plans import asked_next, called, found_out, found_overdue, is_old, orphaned, planned
 from .partition import Phase
 
@@ -208,6 +208,9 @@ class Settling:
         writes = [operations.take_off_agenda(partition.space, item)]
         if entry is not None and is_old(partition, entry):
             writes.append(docket.forget_effect(item.name))
+            ledger_ms = partition.settings.ledger_retention_days * DAY_MS
+            writes.append(operations.trim_ledger(partition.space, ledger_ms))
+            writes.append(operations.trim_alerts(partition.space, ledger_ms))
         lane.commit(writes)
 
 
