@@ -22,11 +22,13 @@ from .command_records import (
     TimerSet,
     WaitStarted,
 )
+from .effects import IN_QUESTION, EffectEntry, EffectState
 from .history import read_result
 from .key import InvocationId, format_id
+from .lane_reading import ask
 from .noted import Bound, Noted, in_words, noted, read_stream, standing_of
 from .outcomes import Outcome, Replayed, Stopped, Succeeded, decode_outcome
-from .records import CancelRequested, Killed, Paused, PauseReason, Record
+from .records import Accepted, CancelRequested, Killed, Paused, PauseReason, Record
 from .standing import Standing, Status
 from .store import Store
 
@@ -59,9 +61,10 @@ class CancelReport:
             has to look at it, and `open` that it has not ended yet.
         stopped: What was stopped: its wait or its retries in words, and the ids of the invocations, called or sent,
             that were cancelled with it, at any depth.
-        committed: What was done and stays: the names of its steps, and the ids of invocations that had completed.
+        committed: What was done and stays: the names of its steps, its effects with their operation ids, and the ids of
+            invocations that had completed.
         undone: The names of what was undone.
-        unknown: What nobody can say whether it was done.
+        unknown: Its effects of which nobody can say yet whether they were done; they are settled all the same.
         left_running: The ids of invocations that it has called or sent and that go on, at any depth.
         compensation_failed: Whether an undo has failed and waits for a person, or was given up.
         was_over: Whether it had ended before anybody asked.
@@ -92,6 +95,7 @@ class Findings:
     stopped: list[str] = field(default_factory=list[str])
     committed: list[str] = field(default_factory=list[str])
     undone: list[str] = field(default_factory=list[str])
+    unknown: list[str] = field(default_factory=list[str])
     left_running: list[str] = field(default_factory=list[str])
     still_stopping: list[str] = field(default_factory=list[str])
 
@@ -103,7 +107,7 @@ class Findings:
             tuple(self.stopped),
             tuple(self.committed),
             tuple(self.undone),
-            (),
+            tuple(self.unknown),
             tuple(self.left_running),
             self.compensation_failed,
             was_over,
@@ -125,6 +129,7 @@ async def read_findings(store: Store, invocation: InvocationId, *, cascades: boo
     found = Findings()
     records, found.outcome = await _look(store, invocation)
     _note_own(found, records)
+    await _note_effects(store, found, invocation, records)
     below = list(_children(records))
     seen = {invocation.raw}
     while below and len(seen) < INVOCATIONS_MAX:
@@ -146,6 +151,29 @@ def _note_own(found: Findings, records: Sequence[Record]) -> None:
     )  # fmt: skip
     if told is not None:
         found.stopped.extend(_stopped_at(records, told))
+
+
+async def _note_effects(store: Store, found: Findings, invocation: InvocationId, records: Sequence[Record]) -> None:
+    """Note what became of the effects that an invocation has asked for, as they stand with their object now."""
+    asked = {each.operation: each for each in records if isinstance(each, EffectStarted)}
+    accepted = next((each for each in records if isinstance(each, Accepted)), None)
+    if not asked or accepted is None:
+        return
+    key = store.space(invocation.type_name, invocation.partition).effects(accepted.key)
+    (entries,) = await ask(store, [("HMGET", key, *asked)], [key])
+    for each, data in zip(asked.values(), entries, strict=True):
+        state = _state_of(data)
+        if state is EffectState.SUCCEEDED:
+            found.committed.append(f"{each.receiver}.{each.effect} {each.operation}")
+        elif state in IN_QUESTION:
+            found.unknown.append(f"{each.receiver}.{each.effect} {each.operation}")
+
+
+def _state_of(data: bytes | None) -> EffectState | None:
+    try:
+        return None if data is None else EffectEntry.decode(data).state
+    except Undecodable:
+        return EffectState.UNKNOWN
 
 
 def is_half_undone(records: Sequence[Record]) -> bool:

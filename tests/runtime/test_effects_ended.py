@@ -12,6 +12,7 @@ import pytest
 from keylane import (
     Cancelled,
     CancelOutcome,
+    CancelReport,
     EffectRejected,
     InvocationCancelled,
     ObjectContext,
@@ -56,6 +57,7 @@ async def send_tip(operation_id: str, terms: Terms) -> Receipt:
 
 
 order = VirtualObject("Order", owner="tests", effects=[send_refund, send_tip], state={"seen": str})
+skipping = VirtualObject("Skipping", owner="tests", effects=[send_refund], on_paused="skip")
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +69,7 @@ def _afresh() -> None:
 @pytest.fixture
 async def h(store_url: str) -> AsyncIterator[Harness]:
     """Give a harness on the store that all tests share."""
-    async with harness(order, store=store_url) as h:
+    async with harness([order, skipping], store=store_url) as h:
         yield h
 
 
@@ -101,6 +103,23 @@ async def refund(ctx: ObjectContext, operation: str) -> str:
         trail.append("cancelled")
         raise
     return receipt.id
+
+
+@order.handler
+async def refund_and_wait(ctx: ObjectContext, operation: str) -> str:
+    receipt = await refunding(ctx, operation)
+    await ctx.signal("never", str)
+    return receipt.id
+
+
+@skipping.handler
+async def skip_refund(ctx: ObjectContext, operation: str) -> str:
+    return (await refunding(ctx, operation)).id
+
+
+@skipping.handler
+async def skip_look_in(ctx: ObjectContext) -> str:
+    return "in"
 
 
 @order.handler
@@ -182,7 +201,8 @@ async def test_a_cancel_is_told_as_soon_as_the_outcome_is_unknown(h: Harness) ->
     bank.answers.extend(["lose the answer"] * 3)
     handle = await h.send(refund, KEY, "r")
     await h.settled()
-    await cancelled(handle)
+    report = await cancelled(handle)
+    assert report.unknown == ("payments.refund r",)
     assert trail == ["cancelled"]
     await h.advance(timedelta(minutes=2))
     entry = await effect_of(h, "r")
@@ -223,6 +243,49 @@ async def test_a_cancel_of_branches_waits_for_the_answer_to_a_call(h: Harness, w
         bank.gate.set()
     assert trail == ["cancelled"]
     assert bank.payments("r") == 1
+
+
+async def test_the_report_of_a_cancel_tells_of_effects_that_stay(h: Harness) -> None:
+    """A cancel never undoes what was done."""
+    handle = await h.send(refund_and_wait, KEY, "r")
+    await h.settled()
+    report = await cancelled(handle)
+    assert report.committed == ("payments.refund r",)
+    assert report.unknown == ()
+
+
+async def test_an_invocation_that_is_begun_again_gets_the_outcome_that_there_is(h: Harness) -> None:
+    """Its effects lie with the object, and not with what it has done so far."""
+    bank.whims.append("lose the answer")
+    bank.answers.extend(["lose the answer"] * 3)
+    handle = await h.send(refund, KEY, "r")
+    await h.settled()
+    await h.client.pause(handle.id, by="ann", reason="to look at it")
+    await h.settled()
+    await h.client.restart(handle.id, keep=0, by="ann", reason="once more")
+    assert (await handle.result()).endswith("r#1")
+    assert bank.calls("r") == 1
+
+
+@pytest.mark.parametrize("whim", ["lose the answer", "unreachable"])
+async def test_a_waiting_invocation_that_was_parked_beside_its_lane_is_found(h: Harness, whim: str) -> None:
+    """Others go on past it, and what it waits for is recorded while it is parked."""
+    bank.whims.append(whim)
+    bank.answers.extend(["lose the answer"] * 3)
+    handle = await h.send(skip_refund, KEY, "r")
+    await h.settled()
+    await h.client.pause(handle.id, by="ann", reason="to look at it")
+    assert await h.call(skip_look_in, KEY) == "in"
+    await h.advance(timedelta(minutes=2))
+    await h.client.resume(handle.id, by="ann", reason="go on")
+    assert (await handle.result()).endswith("r#1")
+    assert (bank.payments("r"), await in_memory(h)) == (1, 0)
+
+
+async def in_memory(h: Harness) -> int:
+    """Return how many invocations are open in the worker's memory."""
+    await h.settled()
+    return sum(len(each.open) for each in h.runtime.worker.partitions)
 
 
 async def test_a_kill_leaves_the_call_and_what_comes_of_it(h: Harness) -> None:
@@ -318,9 +381,10 @@ async def until_asked(h: Harness, invocation_id: str) -> None:
             await anyio.sleep(0.005)
 
 
-async def cancelled(handle: Any) -> None:
+async def cancelled(handle: Any) -> CancelReport:
     """Cancel, and wait until it has ended so."""
     report = await handle.cancel(by="ann", reason="no need")
     assert report.outcome is CancelOutcome.CANCELLED
     with pytest.raises(InvocationCancelled):
         await handle.result()
+    return report
