@@ -1,14 +1,19 @@
 """What the decorators make of a function's types, and which functions they refuse; never run, only checked."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import assert_type
 
 from keylane import (
     BlockingObjectContext,
     BlockingSharedContext,
+    Deduplicates,
+    Effect,
     Handler,
     NoInput,
     ObjectContext,
+    Proposal,
+    Receiver,
     RetryPolicy,
     SharedContext,
     VirtualObject,
@@ -113,3 +118,49 @@ order.handler(retries=3)  # type: ignore[call-overload]  # E an option that does
 order.shared(version=2)  # type: ignore[call-overload]  # E an option that a shared handler has not
 refund.name = "other"  # type: ignore[misc]  # E a handler does not change
 refund(None, Ask(1))  # type: ignore[operator]  # E a handler is called through a client or a context
+
+
+async def find_payment(operation_id: str, params: Ask) -> Done | None:
+    return None
+
+
+payments = Receiver("payments", owner="payments-oncall", lookup=find_payment, absent_means="not_done")
+Receiver("payments")  # type: ignore[call-arg]  # E a receiver without an owner
+Receiver("payments", owner="me", absent_means="nothing")  # type: ignore[arg-type]  # E no such meaning
+Receiver("payments", owner="me", deduplicates=timedelta(days=1))  # type: ignore[arg-type]  # E it says how long and what
+Receiver("payments", owner="me", deduplicates=Deduplicates(timedelta(days=1)), in_flight=timedelta(minutes=2))
+
+
+@payments.effect("refund", timeout=timedelta(seconds=5))
+async def send_refund(operation_id: str, terms: Ask) -> Done:
+    return Done(operation_id)
+
+
+@payments.effect("note", on_unknown="ask")
+async def send_note(operation_id: str, text: str | None) -> None: ...
+
+
+assert_type(send_refund, Effect[Ask, Done])
+assert_type(send_note, Effect[str | None, None])
+
+
+@payments.effect("plain")  # type: ignore[arg-type]  # E a plain def
+def send_plainly(operation_id: str, terms: Ask) -> Done:
+    return Done(operation_id)
+
+
+@payments.effect("lacking")  # type: ignore[arg-type]  # E a function without an operation id
+async def send_lacking(terms: Ask) -> Done:
+    return Done("r")
+
+
+payments.effect("retrying", on_unknown="retry")  # type: ignore[arg-type]  # E no such choice
+
+
+async def may_approve(approver: str, proposal: Proposal) -> bool:
+    return proposal.action == approver
+
+
+VirtualObject("Order", owner="refunds-oncall", effects=[send_refund, send_note], may_approve=may_approve)
+VirtualObject("Order", owner="refunds-oncall", effects=[may_approve])  # type: ignore[list-item]  # E no effect
+VirtualObject("Order", owner="refunds-oncall", may_approve=find_payment)  # type: ignore[arg-type]  # E it says no yes or no

@@ -8,20 +8,35 @@ from typing import Any, assert_type
 from uuid import UUID
 
 from keylane import (
+    Approval,
     Awakeable,
     BlockingObjectContext,
     BlockingSharedContext,
     DurableTask,
+    EffectRejected,
     Key,
     ModelAnswer,
     ObjectContext,
     RetryPolicy,
     Sent,
     SharedContext,
+    Succeeded,
+    Unknown,
     WaitVerdict,
 )
 
-from .declared import Ask, Done, blocking_refund, blocking_touch, count, refund, refund_many, touch
+from .declared import (
+    Ask,
+    Done,
+    blocking_refund,
+    blocking_touch,
+    count,
+    refund,
+    refund_many,
+    send_note,
+    send_refund,
+    touch,
+)
 
 
 async def read_order(key: str) -> Ask:
@@ -76,6 +91,33 @@ async def refused_models(ctx: ObjectContext) -> None:
     await ctx.model("ask", ask_a_model, 3, model="m-1")  # type: ignore[arg-type]  # E another type of argument
     await ctx.model("ask", decide, 1, "b", model="m-1")  # type: ignore[arg-type, call-arg]  # E it returns no answer
     ModelAnswer("x", cost=0.1)  # type: ignore[arg-type]  # E a float is no amount
+
+
+async def effects(ctx: ObjectContext, approval: Approval) -> None:
+    assert_type(await ctx.effect(send_refund, operation_id="r-1", params=Ask(1)), Done)
+    assert_type(await ctx.effect(send_refund, operation_id="r-1", params=Ask(1), approval=approval), Done)
+    await ctx.effect(send_note, operation_id="n-1", params=None, release_lane=True)
+    match await ctx.effect_outcome(send_refund, operation_id="r-1", params=Ask(1)):
+        case Succeeded(receipt):
+            assert_type(receipt, Done)
+        case EffectRejected() as rejected:
+            assert_type(rejected.reason, str)
+        case Unknown(since, why):
+            assert_type(since, datetime)
+            assert_type(why, str)
+
+
+def blocking_effects(ctx: BlockingObjectContext) -> None:
+    assert_type(ctx.effect(send_refund, operation_id="r-1", params=Ask(1)), Done)
+    assert_type(ctx.effect_outcome(send_note, operation_id="n", params="x"), Succeeded[None] | EffectRejected | Unknown)
+
+
+async def refused_effects(ctx: ObjectContext, read: SharedContext) -> None:
+    await ctx.effect(send_refund, operation_id="r-1", params="1")  # type: ignore[misc]  # E other parameters
+    await ctx.effect(send_refund, params=Ask(1))  # type: ignore[call-arg]  # E an operation without a name
+    await ctx.effect(read_order, operation_id="r-1", params="k")  # type: ignore[arg-type]  # E a function is no effect
+    await read.effect(send_refund, operation_id="r", params=Ask(1))  # type: ignore[attr-defined]  # E it only reads
+    _wrong: int = await ctx.effect(send_refund, operation_id="r", params=Ask(1))  # type: ignore[arg-type]  # E another receipt
 
 
 async def messages(ctx: ObjectContext) -> None:
