@@ -80,6 +80,7 @@ class ReconcileOrder:
         reason: Why: for `NOT_DONE` the evidence.
         receipt: The packed receipt, with `SUCCEEDED`.
         whom: To whom it is handed over; else empty.
+        within_ms: Within what time they have to settle it; None where the deadline stays.
     """
 
     act: ReconcileAct
@@ -88,10 +89,17 @@ class ReconcileOrder:
     reason: str
     receipt: bytes | None = None
     whom: str = ""
+    within_ms: int | None = None
+
+    @property
+    def digest(self) -> bytes:
+        """What tells another content under the same message id."""
+        return blake2b(self.encode(), digest_size=_DIGEST_BYTES).digest()
 
     def encode(self) -> bytes:
         """Return the bytes of the order."""
-        return pack((_RECONCILE, self.act.value, self.operation, self.by, self.reason, self.receipt, self.whom))
+        fields = (_RECONCILE, self.act.value, self.operation, self.by, self.reason, self.receipt, self.whom)
+        return pack(fields if self.within_ms is None else (*fields, self.within_ms))
 
     @classmethod
     def decode(cls, data: bytes) -> ReconcileOrder:
@@ -110,5 +118,9 @@ _DECISIONS: Final[Mapping[int, Layout[DecisionOrder]]] = {
     _DECISION: Layout(DecisionOrder, (one_of(DecisionAct), a_text, a_number, a_text, a_text, a_text))
 }
 _RECONCILES: Final[Mapping[int, Layout[ReconcileOrder]]] = {
-    _RECONCILE: Layout(ReconcileOrder, (one_of(ReconcileAct), a_text, a_text, a_text, optional(some_bytes), a_text))
+    _RECONCILE: Layout(
+        ReconcileOrder,
+        (one_of(ReconcileAct), a_text, a_text, a_text, optional(some_bytes), a_text),
+        (a_number,),
+    )
 }

@@ -38,6 +38,7 @@ from .handle import Handle, Timeout, seconds_of, value_of
 from .operating import Operating
 from .orders import Order, milliseconds, order_of
 from .places import Places
+from .reconcile_client import ReconcileClient
 from .remote import Patience, Remote
 from .signal_sending import SignalSender
 from .sizing import partitions_for
@@ -65,7 +66,7 @@ def reachable(url: str) -> str:
     return found
 
 
-class Client(SignalSender, ApprovalClient, Operating, EffectDesk):
+class Client(SignalSender, ApprovalClient, Operating, EffectDesk, ReconcileClient):
     """Calls objects, whichever process holds them; use it as an async context manager.
 
     A call without `timeout` waits for as long as it takes; that its request becomes durable is waited for 30 s at most.

@@ -205,12 +205,11 @@ class EffectChanges:
                 *self._next_blocked(lane, docket, change.entry, now_ms),
             ]
         entry = with_life(change)
-        state = None if before is None else before.state
         writes = [
             docket.write_effect(entry),
             *events_of(partition, key_text, change),
             *agenda_of(partition, key_text, entry, now_ms),
-            *queue_of(partition.space, key_text, state, entry, now_ms),
+            *queue_of(partition.space, key_text, before, entry, now_ms),
         ]
         if entry.is_settled and before is not None and not before.is_settled:
             writes.extend(self._next_blocked(lane, docket, entry, now_ms))

@@ -146,13 +146,15 @@ def agenda_of(partition: Partition, key_text: str, entry: EffectEntry, now_ms: i
 
 
 def queue_of(
-    space: PartitionSpace, key_text: str, before: EffectState | None, entry: EffectEntry, now_ms: int
+    space: PartitionSpace, key_text: str, before: EffectEntry | None, entry: EffectEntry, now_ms: int
 ) -> list[Operation]:
-    """Return what puts an effect before people, or takes it back from them."""
+    """Return what puts an effect before people, gives them another time, or takes it back from them."""
     item, is_queued = item_of(key_text, entry.operation), entry.state is EffectState.UNRESOLVED
-    if is_queued and before is not EffectState.UNRESOLVED:
+    was_queued = before is not None and before.state is EffectState.UNRESOLVED
+    is_moved = before is not None and before.reconcile_by_ms != entry.reconcile_by_ms
+    if is_queued and (not was_queued or is_moved):
         return [operations.enter_queue(space, item, max((entry.reconcile_by_ms or now_ms) - now_ms, 0))]
-    if not is_queued and before is EffectState.UNRESOLVED:
+    if not is_queued and was_queued:
         return [operations.leave_queue(space, item)]
     return []
 

@@ -15,6 +15,7 @@ from .effect_attempts import EffectAttempts
 from .effect_calls import EffectCalls
 from .effect_changes import EffectChanges
 from .proposal_changes import ProposalChanges
+from .reconciling import Reconciling
 from .settling import Settling
 from .settling_by_hand import SettlingByHand
 from .slots import Slots
@@ -51,6 +52,7 @@ class EffectParts:
         self.settling = Settling(settings, self.calls, self.changes, self.at_hand, self.agenda)
         self.settling.attempts = EffectAttempts(settings, self.settling, self.at_hand)
         self.by_hand = SettlingByHand(self.settling, settings.send_within_seconds)
+        self.reconciling = Reconciling(store, errands, self.at_hand, self.by_hand)
         self.authority = Authority()
         self.proposals = ProposalChanges(waits)
         self.proposals.ask_in = self.agenda.ask_in

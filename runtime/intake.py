@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .partition import Partition
     from .pausing import Pauses
     from .probes import Probes
+    from .reconciling import Reconciling
     from .signal_intake import SignalIntake
     from .validating import Validating
     from .waits import Waits
@@ -108,6 +109,7 @@ class Intake:
         self.attaching: Attaching
         self.cancelling: Cancelling
         self.deciding: Deciding
+        self.reconciling: Reconciling
         self._unaccepted: deque[Invocation] = deque()
         self._claims = Claims()
 
@@ -217,6 +219,8 @@ class Intake:
                 return self.probes.take
             case RequestKind.DECIDE:
                 return self.deciding.take
+            case RequestKind.RECONCILE:
+                return self.reconciling.take
             case _:
                 return self.cancelling.take if kind in _ENDINGS else None
 

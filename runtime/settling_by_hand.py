@@ -12,7 +12,7 @@ from ..journal.effects import EffectEntry, EffectState
 from ..journal.ledger import EventKind, Happened
 from .effect_calls import Work
 from .effect_facts import Change, intent
-from .effect_plans import settled
+from .effect_plans import in_question, settled
 
 if TYPE_CHECKING:
     from ..journal.batch import Operation
@@ -67,15 +67,20 @@ class SettlingByHand:
         return await self._change(lane, entry, decide, more)
 
     async def hand_over(
-        self, lane: Lane, entry: EffectEntry, whom: str, *, by: str, detail: str, more: More | None = None
-    ) -> EffectEntry | None:
-        """Have somebody else settle an effect."""
+        self, lane: Lane, entry: EffectEntry, whom: str, *, by: str, detail: str, within_ms: int | None = None,
+        more: More | None = None,
+    ) -> EffectEntry | None:  # fmt: skip
+        """Have somebody else settle an effect, who has the time that is left, or a time of their own."""
 
         def decide(found: EffectEntry, now_ms: int) -> Change | None:
             if not _is_same(found, entry):
                 return None
             event = Happened(now_ms, EventKind.HANDED_OVER, found.attempt, f"to {whom}: {detail}", by)
-            return Change(replace(found, assigned=whom), (event,))
+            after = replace(found, assigned=whom)
+            if within_ms is None or found.state is not EffectState.UNRESOLVED:
+                return Change(after, (event,))
+            after = replace(after, reconcile_by_ms=now_ms + within_ms, is_overdue=False)
+            return in_question(lane.partition, after, (event,), now_ms)
 
         return await self._change(lane, entry, decide, more)
 

@@ -132,10 +132,15 @@ def packed_value(value: Any, form: Any, limit_bytes: int) -> bytes:
         InvalidInput: It does not fit the type, or can't be written down.
         PayloadTooLarge: It is too large.
     """
+    return encode_outcome(Succeeded(packed_plainly(value, form, limit_bytes)))
+
+
+def packed_plainly(value: Any, form: Any, limit_bytes: int) -> bytes:
+    """Return the bytes of a value that goes out with a message; takes and raises what `packed_value` does."""
     check_unpacked("value", "", value, limit_bytes)
     packed = boundary_of(_own_form(value) if form is None else form, where="value").dump(value)
     check_packed(packed, limit_bytes)
-    return encode_outcome(Succeeded(packed))
+    return packed
 
 
 def check_packed(packed: bytes, limit_bytes: int) -> None:

@@ -154,6 +154,7 @@ class Worker:
         intake.validating = self._validating
         intake.signals = SignalIntake(store, errands, self._boxes, delivery)
         intake.deciding = self.effect_parts.deciding
+        intake.reconciling = self.effect_parts.reconciling
         intake.cancelling = Cancelling(store, errands, self._loading)
         intake.cancelling.dockets = self.effect_parts.dockets
         intake.pauses = self._pauses

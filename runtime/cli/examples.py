@@ -38,6 +38,13 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "alerts": ("--follow",),
     "reconcile list": ("--receiver payments",),
     "reconcile show": ("Order acme/o-1001 refund-1",),
+    "reconcile lookup": (f"Order acme/o-1001 refund-1 {_DECIDED}",),
+    "reconcile succeeded": (
+        """Order acme/o-1001 refund-1 '{"id": "r-77"}' --by ada --reason "seen in their books\"""",
+    ),
+    "reconcile not-done": ('Order acme/o-1001 refund-1 --by ada --reason "not on the statement of May 3"',),
+    "reconcile resend": (f"Order acme/o-1001 refund-1 {_DECIDED}",),
+    "reconcile hand-over": (f"Order acme/o-1001 refund-1 --to bea --within-hours 24 {_DECIDED}",),
     "doctor": ("--repair",),
     "restored": ("--from 2026-11-30T02:00:00Z",),
     "export": (f"{_ID} --out refund.jsonl",),

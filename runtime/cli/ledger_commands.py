@@ -10,10 +10,10 @@ import typer
 
 from ...journal.story_reading import STORY_ENTRIES
 from ..effect_desk import ALERTS_MAX, QUEUE_MAX
-from . import auditing, logs, reconciling, stories
+from . import auditing, logs, reconcile_commands, reconciling, stories
+from .reconcile_commands import OperationId
 from .shell import AsJson, Debug, Namespace, ObjectKey, ObjectType, Shell, StoreUrl
 
-OperationId = Annotated[str, typer.Argument(metavar="OPERATION", help="The operation id, as its handler wrote it.")]
 OneType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Look at one object type only.")]
 
 
@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
     reconcile.callback()(_reconcile)
     reconcile.command("list")(reconcile_list)
     reconcile.command("show")(reconcile_show)
+    reconcile_commands.register(reconcile)
     app.add_typer(reconcile, name="reconcile")
 
 

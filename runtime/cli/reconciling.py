@@ -1,15 +1,19 @@
-"""`reconcile list` and `reconcile show`: the effects of which nobody knows whether they were done."""
+"""`reconcile …`: shows the effects of which nobody knows whether they were done, and settles them by hand."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Any
 
 from rich.table import Table
 
 from ...journal.effect_cases import EffectCase
 from ...journal.noted import moment as moment_of
+from ...objects.reconcile_verdicts import AlreadySettled, NotAllowed, Reconciled, ReconcileVerdict
+from ...objects.verdicts import UnknownTarget
 from ..client import Client
+from .calls import argument_of
 from .output import Page, ago, moment, shown, write_json, write_line
 from .shell import ExitCode, Shell
 from .values import to_json
@@ -96,3 +100,83 @@ def _pairs(case: EffectCase) -> list[tuple[str, str]]:
         ("you may", ", ".join(case.allowed) and f"{', '.join(case.allowed)}: {words}"),
         ("you may not", "; ".join(f"{act}: {why}" for act, why in case.forbidden.items())),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What somebody does about an effect.
+
+    Args:
+        target: The object type, the object, and the operation id.
+        by: Who does it.
+        reason: Why.
+        message_id: Makes asking again safe.
+        timeout: How many seconds the verdict is waited for.
+    """
+
+    target: tuple[str, str, str]
+    by: str
+    reason: str
+    message_id: str | None
+    timeout: float | None
+
+    def said(self) -> dict[str, Any]:
+        """Return what is said beside each act."""
+        return {"by": self.by, "reason": self.reason, "message_id": self.message_id, "timeout": self.timeout}
+
+
+async def lookup(shell: Shell, act: Act) -> ExitCode:
+    """Have the receiver asked now."""
+    async with Client(shell.store_url(), namespace=shell.namespace) as client:
+        return _print_verdict(shell, await client.reconcile_lookup(*act.target, **act.said()))
+
+
+async def succeeded(shell: Shell, act: Act, receipt: str) -> ExitCode:
+    """Say that it was done, with the receipt."""
+    (value,) = argument_of(receipt)
+    async with Client(shell.store_url(), namespace=shell.namespace) as client:
+        return _print_verdict(shell, await client.reconcile_succeeded(*act.target, value, **act.said()))
+
+
+async def not_done(shell: Shell, act: Act) -> ExitCode:
+    """Say that it was not done, with the evidence."""
+    async with Client(shell.store_url(), namespace=shell.namespace) as client:
+        return _print_verdict(shell, await client.reconcile_not_done(*act.target, **act.said()))
+
+
+async def resend(shell: Shell, act: Act) -> ExitCode:
+    """Have the same operation id sent again."""
+    async with Client(shell.store_url(), namespace=shell.namespace) as client:
+        return _print_verdict(shell, await client.reconcile_resend(*act.target, **act.said()))
+
+
+async def hand_over(shell: Shell, act: Act, to: str, within_hours: float | None) -> ExitCode:
+    """Have somebody else settle it."""
+    within = None if within_hours is None else timedelta(hours=within_hours)
+    async with Client(shell.store_url(), namespace=shell.namespace) as client:
+        verdict = await client.reconcile_hand_over(*act.target, to=to, within=within, **act.said())
+    return _print_verdict(shell, verdict)
+
+
+def _print_verdict(shell: Shell, verdict: ReconcileVerdict) -> ExitCode:
+    word, told = _words(verdict)
+    if shell.is_json:
+        write_json({"verdict": word, **to_json(asdict(verdict))})
+    else:
+        write_line(shown(f"{word}{told}"))
+    return ExitCode.DONE if isinstance(verdict, Reconciled) else ExitCode.NO
+
+
+def _words(verdict: ReconcileVerdict) -> tuple[str, str]:
+    """Return a verdict as a word for programs, and what there is to say beside it."""
+    match verdict:
+        case Reconciled():
+            return "done", f": it is {verdict.state}"
+        case AlreadySettled():
+            by = f" by {verdict.by}" if verdict.by else ""
+            return "already-settled", f": {verdict.state}{by} at {moment(verdict.at)}"
+        case NotAllowed():
+            instead = f"; allowed: {', '.join(verdict.allowed)}" if verdict.allowed else ""
+            return "not-allowed", f": {verdict.why}{instead}"
+        case UnknownTarget():
+            return "unknown", ": the object has no such effect"

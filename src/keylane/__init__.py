@@ -62,6 +62,7 @@ from .objects.messaging import Sent
 from .objects.modelling import ModelAnswer
 from .objects.policies import RetryPolicy
 from .objects.receivers import Deduplicates, Effect, Receiver
+from .objects.reconcile_verdicts import AlreadySettled, NotAllowed, Reconciled, ReconcileVerdict
 from .objects.settings import Settings
 from .objects.verdicts import (
     Accepted,
@@ -86,6 +87,7 @@ __all__ = [
     "Accepted",
     "AlreadyCompleted",
     "AlreadyDecided",
+    "AlreadySettled",
     "App",
     "Approval",
     "ApprovalDeclined",
@@ -132,6 +134,7 @@ __all__ = [
     "MigrationFailed",
     "ModelAnswer",
     "NoInput",
+    "NotAllowed",
     "NotPermitted",
     "NotSent",
     "ObjectContext",
@@ -141,6 +144,8 @@ __all__ = [
     "ProposalEvent",
     "ProposalStatus",
     "Receiver",
+    "ReconcileVerdict",
+    "Reconciled",
     "RegistrationError",
     "Rejected",
     "Replicated",

@@ -1,0 +1,153 @@
+"""The commands that settle effects by hand: their arguments and their help."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from . import logs, reconciling
+from .reconciling import Act
+from .shell import AsJson, Debug, Namespace, ObjectKey, ObjectType, Shell, StoreUrl, TimeoutSeconds
+
+OperationId = Annotated[str, typer.Argument(metavar="OPERATION", help="The operation id, as its handler wrote it.")]
+By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who does it; it goes into the record.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, or the evidence; it goes into the record.")]
+MessageId = Annotated[
+    str | None, typer.Option("--message-id", metavar="ID", help="The same id for the same effect is done once.")
+]
+
+
+def register(reconcile: typer.Typer) -> None:
+    """Add the commands to the others about the queue."""
+    reconcile.command("lookup")(lookup)
+    reconcile.command("succeeded")(succeeded)
+    reconcile.command("not-done")(not_done)
+    reconcile.command("resend")(resend)
+    reconcile.command("hand-over")(hand_over)
+
+
+def _shell(store: str | None, namespace: str, *, is_json: bool, is_debug: bool) -> Shell:
+    logs.install(is_json=is_json, is_debug=is_debug)
+    return Shell(store, namespace, is_json=is_json, is_debug=is_debug)
+
+
+def lookup(
+    object_type: ObjectType,
+    key: ObjectKey,
+    operation: OperationId,
+    *,
+    by: By,
+    reason: Reason,
+    message_id: MessageId = None,
+    timeout: TimeoutSeconds = None,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Have the receiver asked now what became of an effect.
+
+    Prints where it stands since. Exit code 0 when the receiver was asked, 1 when the contract does not allow it.
+    """
+    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    act = Act((object_type, key, operation), by, reason, message_id, timeout)
+    shell.run(partial(reconciling.lookup, shell, act))
+
+
+def succeeded(
+    object_type: ObjectType,
+    key: ObjectKey,
+    operation: OperationId,
+    receipt: Annotated[str, typer.Argument(metavar="JSON", help="The receipt as JSON; - reads it from stdin.")],
+    *,
+    by: By,
+    reason: Reason,
+    message_id: MessageId = None,
+    timeout: TimeoutSeconds = None,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Say that an effect was done: its handler gets the receipt and goes on.
+
+    The receipt has to fit the effect's own type. Exit code 0 when it is settled, 1 otherwise.
+    """
+    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    act = Act((object_type, key, operation), by, reason, message_id, timeout)
+    shell.run(partial(reconciling.succeeded, shell, act, receipt))
+
+
+def not_done(
+    object_type: ObjectType,
+    key: ObjectKey,
+    operation: OperationId,
+    *,
+    by: By,
+    reason: Reason,
+    message_id: MessageId = None,
+    timeout: TimeoutSeconds = None,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Say that an effect was not done and will not be: its handler gets `EffectRejected`.
+
+    Refused while what was sent may still take effect. Exit code 0 when it is settled, 1 otherwise.
+    """
+    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    act = Act((object_type, key, operation), by, reason, message_id, timeout)
+    shell.run(partial(reconciling.not_done, shell, act))
+
+
+def resend(
+    object_type: ObjectType,
+    key: ObjectKey,
+    operation: OperationId,
+    *,
+    by: By,
+    reason: Reason,
+    message_id: MessageId = None,
+    timeout: TimeoutSeconds = None,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Have the same operation id sent again.
+
+    Refused where that could do twice what it asks for. Exit code 0 when it is sent, 1 otherwise.
+    """
+    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    act = Act((object_type, key, operation), by, reason, message_id, timeout)
+    shell.run(partial(reconciling.resend, shell, act))
+
+
+def hand_over(
+    object_type: ObjectType,
+    key: ObjectKey,
+    operation: OperationId,
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="NAME", help="Who settles it from now on.")],
+    by: By,
+    reason: Reason,
+    within_hours: Annotated[
+        float | None, typer.Option("--within-hours", metavar="HOURS", min=0.01, help="How long they have.")
+    ] = None,
+    message_id: MessageId = None,
+    timeout: TimeoutSeconds = None,
+    store: StoreUrl = None,
+    namespace: Namespace = "keylane",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Have somebody else settle an effect.
+
+    Without --within-hours the deadline stays.
+    """
+    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    act = Act((object_type, key, operation), by, reason, message_id, timeout)
+    shell.run(partial(reconciling.hand_over, shell, act, to, within_hours))

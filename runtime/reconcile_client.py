@@ -1,0 +1,273 @@
+"""How a client settles effects by hand, and what it is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from typing_extensions import TypeForm
+
+from ..journal.effect_orders import ReconcileAct, ReconcileOrder
+from ..journal.effects import EffectEntry
+from ..journal.errors import IdempotencyConflict, UnknownObject
+from ..journal.key import InvocationId, Key, new_invocation_id
+from ..journal.lane_reading import ask
+from ..journal.requests import Request, RequestKind
+from ..journal.signals import message_raw_id
+from ..objects.reconcile_verdicts import Reconciled, ReconcileVerdict, reconcile_verdict_of
+from ..objects.verdicts import UnknownTarget
+from .bounds import check_decision, check_text
+from .handle import Timeout, seconds_of, value_of
+from .reconciling import check_order
+from .remote import Patience
+from .signal_orders import packed_plainly
+
+if TYPE_CHECKING:
+    from ..journal.keyspace import PartitionSpace
+    from ..journal.store import Store
+    from ..objects.virtual_object import VirtualObject
+    from .places import Places
+    from .remote import Remote
+
+T = TypeVar("T")
+
+
+class ReconcileClient:
+    """What `Client` does about effects whose outcome nobody knows.
+
+    Each act has an id. The same id again, for the same effect, is answered as the first time, and does nothing: give
+    one where you may have to ask again. Ids are remembered for the retention of results.
+    """
+
+    store: Store
+    remote: Remote
+    _id: bytes
+    _places: Places
+    _payload_limit_bytes: int
+
+    async def reconcile_lookup(
+        self,
+        object_type: VirtualObject | str,
+        key: Key | str,
+        operation_id: str,
+        /,
+        *,
+        by: str,
+        reason: str,
+        message_id: str | None = None,
+        timeout: Timeout = None,
+    ) -> ReconcileVerdict:
+        """Have the receiver asked now what became of an effect.
+
+        Args:
+            object_type: The object type, itself or by its name.
+            key: The object.
+            operation_id: The operation id, as its handler wrote it.
+            by: Who does it, for the record.
+            reason: Why, for the record.
+            message_id: Makes asking again safe.
+            timeout: How long to wait for the verdict.
+
+        Returns:
+            `Reconciled` with where the effect stands since, `AlreadySettled`, `NotAllowed` or `UnknownTarget`.
+
+        Raises:
+            InvalidInput: `by` or `reason` is empty.
+            IdempotencyConflict: The message id was used before, for something else.
+            CallTimeout: The time passed; the request stays where it is, and is taken in when there is an owner.
+            StoreError: The store was away for too long, or refused.
+        """
+        order = ReconcileOrder(ReconcileAct.LOOK_UP, operation_id, by, reason)
+        return await self._reconcile((object_type, key), order, message_id, timeout)
+
+    async def reconcile_succeeded(
+        self,
+        object_type: VirtualObject | str,
+        key: Key | str,
+        operation_id: str,
+        receipt: T,
+        /,
+        type: TypeForm[T] | None = None,
+        *,
+        by: str,
+        reason: str,
+        message_id: str | None = None,
+        timeout: Timeout = None,
+    ) -> ReconcileVerdict:
+        """Say that an effect was done, with its receipt, which its handler gets.
+
+        Args:
+            object_type: The object type, itself or by its name.
+            key: The object.
+            operation_id: The operation id, as its handler wrote it.
+            receipt: The receipt; the effect's own type has to take it.
+            type: The type by which the receipt is written; without it, its own.
+            by: Who says so, for the record.
+            reason: From where they know, for the record.
+            message_id: Makes asking again safe.
+            timeout: How long to wait for the verdict.
+
+        Raises:
+            InvalidInput: The receipt is none of this effect, or `by` or `reason` is empty.
+            PayloadTooLarge: The receipt is larger than 64 KiB.
+            IdempotencyConflict: The message id was used before, for something else.
+            CallTimeout: The time passed; the request stays where it is.
+            StoreError: The store was away for too long, or refused.
+        """
+        packed = packed_plainly(receipt, type, self._payload_limit_bytes)
+        order = ReconcileOrder(ReconcileAct.SUCCEEDED, operation_id, by, reason, packed)
+        return await self._reconcile((object_type, key), order, message_id, timeout)
+
+    async def reconcile_not_done(
+        self,
+        object_type: VirtualObject | str,
+        key: Key | str,
+        operation_id: str,
+        /,
+        *,
+        by: str,
+        reason: str,
+        message_id: str | None = None,
+        timeout: Timeout = None,
+    ) -> ReconcileVerdict:
+        """Say that an effect was not done and will not be: its handler gets `EffectRejected`.
+
+        Allowed from when nothing that was sent can take effect any more.
+
+        Args:
+            object_type: The object type, itself or by its name.
+            key: The object.
+            operation_id: The operation id, as its handler wrote it.
+            by: Who says so, for the record.
+            reason: The evidence, for the record.
+            message_id: Makes asking again safe.
+            timeout: How long to wait for the verdict.
+
+        Raises:
+            InvalidInput: `by` or `reason` is empty.
+            IdempotencyConflict: The message id was used before, for something else.
+            CallTimeout: The time passed; the request stays where it is.
+            StoreError: The store was away for too long, or refused.
+        """
+        order = ReconcileOrder(ReconcileAct.NOT_DONE, operation_id, by, reason)
+        return await self._reconcile((object_type, key), order, message_id, timeout)
+
+    async def reconcile_resend(
+        self,
+        object_type: VirtualObject | str,
+        key: Key | str,
+        operation_id: str,
+        /,
+        *,
+        by: str,
+        reason: str,
+        message_id: str | None = None,
+        timeout: Timeout = None,
+    ) -> ReconcileVerdict:
+        """Have the same operation id sent again; allowed only where that can't do twice what it asks for.
+
+        Args:
+            object_type: The object type, itself or by its name.
+            key: The object.
+            operation_id: The operation id, as its handler wrote it.
+            by: Who does it, for the record.
+            reason: Why, for the record.
+            message_id: Makes asking again safe.
+            timeout: How long to wait until the intent of that is durable.
+
+        Raises:
+            InvalidInput: `by` or `reason` is empty.
+            IdempotencyConflict: The message id was used before, for something else.
+            CallTimeout: The time passed; the request stays where it is.
+            StoreError: The store was away for too long, or refused.
+        """
+        order = ReconcileOrder(ReconcileAct.RESEND, operation_id, by, reason)
+        return await self._reconcile((object_type, key), order, message_id, timeout)
+
+    async def reconcile_hand_over(
+        self,
+        object_type: VirtualObject | str,
+        key: Key | str,
+        operation_id: str,
+        /,
+        *,
+        to: str,
+        by: str,
+        reason: str,
+        within: timedelta | None = None,
+        message_id: str | None = None,
+        timeout: Timeout = None,
+    ) -> ReconcileVerdict:
+        """Have somebody else settle an effect.
+
+        Args:
+            object_type: The object type, itself or by its name.
+            key: The object.
+            operation_id: The operation id, as its handler wrote it.
+            to: Who settles it from now on.
+            by: Who decides that, for the record.
+            reason: Why, for the record.
+            within: Within what time they have to; without it, the deadline stays.
+            message_id: Makes asking again safe.
+            timeout: How long to wait for the verdict.
+
+        Raises:
+            InvalidInput: `to`, `by` or `reason` is empty.
+            ValueError: `within` is no time that lies ahead.
+            IdempotencyConflict: The message id was used before, for something else.
+            CallTimeout: The time passed; the request stays where it is.
+            StoreError: The store was away for too long, or refused.
+        """
+        within_ms = None if within is None else within // timedelta(milliseconds=1)
+        if within_ms is not None and within_ms <= 0:
+            raise ValueError("within is a time that lies ahead")
+        order = ReconcileOrder(ReconcileAct.HAND_OVER, operation_id, by, reason, None, to, within_ms)
+        return await self._reconcile((object_type, key), order, message_id, timeout)
+
+    async def _reconcile(
+        self,
+        target: tuple[VirtualObject | str, Key | str],
+        order: ReconcileOrder,
+        message_id: str | None,
+        timeout: Timeout,
+    ) -> ReconcileVerdict:
+        name = target[0] if isinstance(target[0], str) else target[0].name
+        key_text, patience = str(Key.parse(target[1])), Patience(seconds_of(timeout))
+        check_decision(order.by, order.reason)
+        check_order(order)
+        space = await self._space_of_effect(name, key_text, patience)
+        if space is None:
+            return UnknownTarget()
+        if message_id is not None:
+            check_text("message_id", message_id)
+        what = f"reconcile {name} {key_text} {order.operation}"
+        raw_id = new_invocation_id() if message_id is None else message_raw_id(what, message_id)
+        request = Request(RequestKind.RECONCILE, raw_id, "", key_text, order.encode(), client=self._id)
+        ended = await self.remote.ask(space, request, patience)
+        told = value_of(ended, None, str(InvocationId(space.type_name, space.number, raw_id)), "")
+        plain, digest = cast("list[Any]", told)[:2]
+        if digest != order.digest:
+            raise IdempotencyConflict(None)
+        verdict = reconcile_verdict_of(plain)
+        if not isinstance(verdict, Reconciled):
+            return verdict
+        state = await self.remote.persist(partial(self._state_of, space, key_text, order.operation), patience)
+        return replace(verdict, state=state)
+
+    async def _state_of(self, space: PartitionSpace, key_text: str, operation: str) -> str:
+        """Return where an effect stands now."""
+        effects = space.effects(key_text)
+        (data,) = await ask(self.store, [("HGET", effects, operation)], [effects])
+        return "" if data is None else EffectEntry.decode(data).state.value
+
+    async def _space_of_effect(self, name: str, key_text: str, patience: Patience) -> PartitionSpace | None:
+        """Return the partition of an object; None where the namespace has no such type."""
+        known = self._places.known(name, key_text)
+        if known is not None:
+            return known
+        try:
+            return await self.remote.persist(partial(self._places.learned, name, key_text), patience)
+        except UnknownObject:
+            return None
