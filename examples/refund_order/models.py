@@ -6,6 +6,8 @@ from typing import Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from keylane import Proposal
+
 from .payments.money import Amount
 
 NOTHING = Decimal(0)
@@ -124,7 +126,7 @@ class Refund(Model):
         paid_by: Which receiver that is.
         reason: Why it was asked for.
         state: Where it stands.
-        proposal: The id of what people decide on; None where nobody has to.
+        proposal: What people decide on; None where nobody has to.
         invocation: The id of the invocation that carries it out.
         note: Why it ended as it did.
         receipt: That the money has moved.
@@ -135,7 +137,7 @@ class Refund(Model):
     paid_by: PaidBy
     reason: str = ""
     state: RefundState = RefundState.SENDING
-    proposal: str | None = None
+    proposal: Proposal | None = None
     invocation: str = ""
     note: str = ""
     receipt: Receipt | None = None

@@ -31,6 +31,7 @@ from keylane import (
 
 from . import services
 from .models import (
+    OPEN,
     AmendRequest,
     Book,
     Decision,
@@ -45,7 +46,6 @@ from .models import (
 from .receivers import EFFECTS
 
 BOOK = "book"
-PROPOSAL = "proposal"
 ACTION = "refund"
 #: How long people have to decide, and how long what they approved may be carried out.
 APPROVAL_WITHIN = timedelta(hours=48)
@@ -60,7 +60,7 @@ async def may_approve(approver: str, proposal: Proposal) -> bool:
 order = VirtualObject(
     "Order",
     owner="refunds-oncall",
-    state={BOOK: Book, PROPOSAL: Proposal},
+    state={BOOK: Book},
     effects=EFFECTS.values(),
     may_approve=may_approve,
 )
@@ -89,9 +89,9 @@ async def propose(ctx: ObjectContext, request: RefundRequest) -> Refund:
     return await write(ctx, asked.but(invocation=sent.id))
 
 
-@order.handler(private=True)
+@order.handler
 async def settle(ctx: ObjectContext, number: int) -> Refund:
-    """Carry out a refund that has begun."""
+    """Carry out a refund that has begun, or go on with one whose invocation was cancelled while it was being sent."""
     return await carry_out(ctx, number)
 
 
@@ -149,6 +149,10 @@ async def begin(ctx: ObjectContext, request: RefundRequest) -> Refund:
 
 async def carry_out(ctx: ObjectContext, number: int) -> Refund:
     """Wait for approval where that is needed, send the refund, and tell the customer."""
+    asked = await find(ctx, number)
+    if asked.state not in OPEN:
+        return asked
+    await write(ctx, asked.but(invocation=ctx.invocation_id))
     try:
         approval = await approved(ctx, number)
         receipt = await send(ctx, number, approval)
@@ -156,8 +160,9 @@ async def carry_out(ctx: ObjectContext, number: int) -> Refund:
         return await close(ctx, number, ending_of(refused), str(refused))
     except Cancelled as told:
         asked = await find(ctx, number)
-        if asked.state is RefundState.PROPOSED:
-            await close(ctx, number, RefundState.WITHDRAWN, str(told))
+        # One that was being sent stays open: nobody knows here whether the money has moved, but `settle` finds out.
+        state = RefundState.WITHDRAWN if asked.state is RefundState.PROPOSED else asked.state
+        await close(ctx, number, state, str(told))
         raise
     done = await close(ctx, number, RefundState.REFUNDED, "", receipt)
     await ctx.run("tell customer", tell_customer, done)
@@ -165,22 +170,19 @@ async def carry_out(ctx: ObjectContext, number: int) -> Refund:
 
 
 async def approved(ctx: ObjectContext, number: int) -> Approval | None:
-    """Wait until people have approved the refund, in the version in which it stands then.
+    """Wait until people have approved the refund, in the version in which it stands then; None where nobody has to.
 
     Others may use the lane meanwhile. One of them may amend the refund; then the wait for the old version ends, or
     its approval comes too late to be of use, and people are asked about the new one.
     """
-    while (asked := await find(ctx, number)).state is RefundState.PROPOSED:
-        proposal = await ctx.get(PROPOSAL, Proposal)
-        if proposal is None or proposal.id != asked.proposal:
-            raise TerminalError(f"refund {number} of {ctx.key} has lost its proposal", code="proposal-lost")
+    while (proposal := (await find(ctx, number)).proposal) is not None:
         try:
             approval = await ctx.approval(proposal, release_lane=True)
         except Superseded:
-            if (await find(ctx, number)).proposal == proposal.id:
+            if (await find(ctx, number)).proposal == proposal:
                 raise  # not by a change of this refund
             continue
-        if (await find(ctx, number)).proposal == approval.proposal_id:
+        if (await find(ctx, number)).proposal == proposal:
             return approval
     return None
 
@@ -202,8 +204,7 @@ async def put_before_people(ctx: ObjectContext, asked: Refund, decision: Decisio
         quorum=quorum,
         notes={"reason": asked.reason, "policy": decision.reason},
     )
-    ctx.set(PROPOSAL, proposal)
-    return asked.but(state=RefundState.PROPOSED, proposal=proposal.id)
+    return asked.but(state=RefundState.PROPOSED, proposal=proposal)
 
 
 async def close(

@@ -101,7 +101,7 @@ async def proposed(h: Harness, amount: str) -> tuple[Refund, str]:
     begun = await h.call(propose, KEY, ask(amount))
     assert begun.state is RefundState.PROPOSED
     assert begun.proposal is not None
-    return begun, begun.proposal
+    return begun, begun.proposal.id
 
 
 async def ended(h: Harness, begun: Refund) -> Refund:
@@ -211,7 +211,7 @@ async def test_an_amended_refund_is_approved_anew(h: Harness, world: World) -> N
     amended = await h.call(amend, KEY, AmendRequest(number=begun.number, amount=Decimal("350.00")))
     assert isinstance(await h.client.approve(old, by="ada"), SupersededBy)
     assert amended.proposal is not None
-    await h.client.approve(amended.proposal, by="ada")
+    await h.client.approve(amended.proposal.id, by="ada")
 
     done = await ended(h, begun)
     assert (done.state, done.amount) == (RefundState.REFUNDED, Decimal("350.00"))
@@ -250,6 +250,7 @@ async def test_others_go_on_while_people_decide(h: Harness, world: World) -> Non
 async def test_a_waiting_refund_can_be_withdrawn(h: Harness, world: World) -> None:
     """A cancel ends it, its amount is free again, and an approval that comes later moves nothing."""
     begun, proposal = await proposed(h, "900.00")
+    await h.settled()
 
     report = await h.client.cancel(begun.invocation, by="ada", reason="the customer keeps it")
     with pytest.raises(InvocationCancelled):

@@ -24,13 +24,13 @@ async def approvals(stage: Stage) -> None:
     stage.title("1. A large refund is approved, in the version that was seen")
     first = await stage.proposed(LARGE, RefundRequest(amount=Decimal("700.00"), reason="ticket-1"))
     assert first.proposal is not None
-    stage.say(f"700.00 of {LARGE} waits for approval as {first.proposal}")
+    stage.say(f"700.00 of {LARGE} waits for approval as {first.proposal.id}")
     verdict = await stage.client.approve(first.proposal, by="bob", reason="why not")
     stage.check(f"bob, who may approve up to 100.00: {told(verdict)}", holds=isinstance(verdict, NotPermitted))
     request = AmendRequest(number=first.number, amount=Decimal("600.00"))
     amended = await stage.client.call(amend, LARGE, request, timeout=LIMIT_S)
     assert amended.proposal is not None
-    stage.say(f"the customer keeps a part: 600.00 instead, which is {amended.proposal}")
+    stage.say(f"the customer keeps a part: 600.00 instead, which is {amended.proposal.id}")
     verdict = await stage.client.approve(first.proposal, by="ada")
     stage.check(f"ada approves what she has seen before: {told(verdict)}", holds=isinstance(verdict, SupersededBy))
     verdict = await stage.client.approve(amended.proposal, by="ada")

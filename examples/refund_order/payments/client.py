@@ -133,9 +133,9 @@ class PaymentClient:
         try:
             return await self._http.request(method, path, content=content, headers=headers)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise NotSent(f"{method} {path} was not sent: {error!r}") from error
+            raise NotSent(f"{method} {path} was not sent: {error or type(error).__name__}") from error
         except httpx.TransportError as error:
-            raise OutcomeUnknown(f"{method} {path} had no answer: {error!r}") from error
+            raise OutcomeUnknown(f"{method} {path} had no answer: {error or type(error).__name__}") from error
 
 
 def _checked(response: httpx.Response, *, also: int | None = None) -> httpx.Response:

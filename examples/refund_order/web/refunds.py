@@ -6,7 +6,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from keylane import CallTimeout, Client
+from keylane import CallError, CallTimeout, Client
 
 from ..models import OPEN, AmendRequest, Amount, Model, Refund, RefundRequest
 from ..order import amend, history, propose, status
@@ -77,9 +77,14 @@ async def cancel_refund(request: Request) -> Response:
     """Ask for the end of a refund, and tell what that has stopped, what it could not, and what nobody knows."""
     caller, refund = caller_of(request), await found(request)
     reason = Reason.model_validate_json(await request.body() or b"{}").reason
-    report = await client_of(request).cancel(
-        refund.invocation, by=caller.name, reason=reason, timeout=ANSWER_SECONDS
-    )  # fmt: skip
+    client = client_of(request)
+    try:
+        report = await client.cancel(refund.invocation, by=caller.name, reason=reason, timeout=ANSWER_SECONDS)
+    except CallError as error:
+        if type(error) is not CallError:
+            raise
+        # It was asked for a moment ago and is on its way into its lane, or it has ended long ago.
+        raise Problem(409, "not-to-be-cancelled", str(error)) from error
     told = {name: getattr(report, name) for name in ("outcome", "stopped", "committed", "unknown", "left_running")}
     return JSONResponse(told)
 
