@@ -21,6 +21,7 @@ from keylane import (
     ApprovalExpired,
     Cancelled,
     EffectRejected,
+    ModelAnswer,
     ObjectContext,
     Proposal,
     SharedContext,
@@ -43,6 +44,7 @@ from .models import (
     RefundState,
     RefundTerms,
 )
+from .policy import MODEL
 from .receivers import EFFECTS
 
 BOOK = "book"
@@ -235,7 +237,7 @@ async def read(ctx: ObjectContext) -> Order:
 
 
 async def checked(ctx: ObjectContext, placed: Order, request: RefundRequest) -> Decision:
-    decision = await ctx.run("policy check", ask_policy, placed, request)
+    decision = await ctx.model("policy check", ask_policy, placed, request, model=MODEL)
     if not decision.allowed:
         raise TerminalError(decision.reason, code="policy-refused")
     return decision
@@ -267,8 +269,8 @@ async def read_order(key: str) -> Order | None:
     return await anyio.to_thread.run_sync(services.current().orders.read, key)
 
 
-async def ask_policy(placed: Order, request: RefundRequest) -> Decision:
-    """Step: ask whether this refund is within the policy."""
+async def ask_policy(placed: Order, request: RefundRequest) -> ModelAnswer[Decision]:
+    """Step: ask a model whether this refund is within the policy; the answer is recorded with what it has cost."""
     return await services.current().policy.ask(placed, request)
 
 

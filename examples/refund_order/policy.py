@@ -1,4 +1,4 @@
-"""The policy check: it stands for a call of a language model, slow and paid for each time it is asked.
+"""The policy check: it stands for a call of a language model, slow, and billed each time it is asked.
 
 Each question is written down before it is answered, as a bill would be. So one can count afterwards whether
 a decision that was recorded was ever asked for again.
@@ -15,7 +15,13 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from keylane import ModelAnswer
+
 from .models import Decision, Order, RefundRequest
+
+#: The model that is asked; here nobody is.
+MODEL = "policy-stand-in"
+PRICE_OF_A_QUESTION = Decimal("0.002")
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS questions (
@@ -81,10 +87,21 @@ class PolicyCheck:
         self._approval_above = approval_above
         self._two_approvals_above = two_approvals_above
 
-    async def ask(self, placed: Order, request: RefundRequest) -> Decision:
-        """Decide on one refund."""
+    async def ask(self, placed: Order, request: RefundRequest) -> ModelAnswer[Decision]:
+        """Decide on one refund, and say what that has cost."""
         await anyio.to_thread.run_sync(self._log.write, placed.key)
         await anyio.sleep(self._latency_ms / 1000)
+        question = f"{placed.model_dump_json()} {request.model_dump_json()}"
+        decision = self._decide(placed, request)
+        return ModelAnswer(
+            decision,
+            model=MODEL,
+            input_tokens=len(question.split()),
+            output_tokens=len(decision.reason.split()),
+            cost=PRICE_OF_A_QUESTION,
+        )
+
+    def _decide(self, placed: Order, request: RefundRequest) -> Decision:
         if "chargeback" in request.reason.lower():
             return Decision(allowed=False, reason="who charges back is paid by the bank, not by us as well")
         approvals = (request.amount > self._approval_above) + (request.amount > self._two_approvals_above)
