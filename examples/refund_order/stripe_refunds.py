@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from keylane.journal.errors import NotSent, Rejected
+from keylane import NotSent, Rejected
 
 from .models import Receipt, RefundTerms
 from .payments.money import from_minor, to_minor

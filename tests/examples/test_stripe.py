@@ -14,9 +14,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from examples.refund_order.models import RefundTerms
+from examples.refund_order.models import Order, PaidBy, RefundRequest, RefundState, RefundTerms
+from examples.refund_order.order import order, refund
 from examples.refund_order.stripe_refunds import StripeRefunds
-from keylane.journal.errors import NotSent, Rejected
+from keylane import NotSent, Rejected
+from keylane.testing import harness
+from tests.examples.refund_world import around
 
 HAS_STRIPE = all(importlib.util.find_spec(name) for name in ("stripe", "localstripe"))
 pytestmark = [
@@ -168,3 +171,22 @@ async def test_a_server_that_cannot_be_reached_got_nothing(terms: RefundTerms) -
     with pytest.raises(NotSent):
         await refunds.refund("refund-1", terms)
     await refunds.aclose()
+
+
+async def test_an_order_whose_answer_was_lost_is_settled_by_what_stripe_has(
+    refunds: StripeRefunds, terms: RefundTerms, proxy: LosingProxy, tmp_path: Path
+) -> None:
+    """The order object asks Stripe for the operation id, and ends with the receipt; nothing is sent again."""
+    placed = Order(
+        key="acme/o-7", customer="c-7", amount=Decimal("100.00"), paid_by=PaidBy.STRIPE, payment=terms.payment
+    )
+    async with around(tmp_path, refunds) as world, harness(order) as h:
+        world.place(placed)
+        proxy.lose_next = 1
+
+        done = await h.call(refund, "acme/o-7", RefundRequest(amount=Decimal("40.00")))
+
+        assert done.state is RefundState.REFUNDED
+        assert done.receipt is not None
+        assert await refunds.find(done.receipt.operation_id, done.terms) == done.receipt
+        assert proxy.lose_next == 0
