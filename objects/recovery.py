@@ -77,8 +77,8 @@ class Question:
         lookups: How many times the receiver was asked since then.
         last_lookup_ms: When it was asked last, read before the request left; None if it was not.
         was_absent: Whether the last answer was that it knows nothing of it.
-        attempt: The number of the newest attempt, counted from 1.
-        since_ms: Since when the outcome of that attempt is unknown.
+        attempt: How many attempts may have reached it, the newest included.
+        since_ms: Since when the outcome of the newest attempt is unknown.
     """
 
     first_ms: int
@@ -168,7 +168,10 @@ def question_of(entry: EffectEntry) -> Question:
             if last is None:
                 last, was_absent = event.at_ms, event.kind is EventKind.ABSENT
             lookups += 1
-    return Question(entry.first_ms, entry.send_before_ms, lookups, last, was_absent, entry.attempt, entry.since_ms)
+    # Those that never left say nothing of the receiver: after an outage it would be asked minutes late.
+    unsent = sum(event.kind is EventKind.NOT_SENT for event in entry.life)
+    attempt = max(entry.attempt - unsent, 1)
+    return Question(entry.first_ms, entry.send_before_ms, lookups, last, was_absent, attempt, entry.since_ms)
 
 
 def next_action(contract: Contract, question: Question, now_ms: int) -> NextAction:

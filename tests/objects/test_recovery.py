@@ -252,6 +252,18 @@ def test_pauses_between_resends_grow() -> None:
     assert times == [Resend(since + pause) for pause in pauses]
 
 
+def test_attempts_that_never_left_make_no_pause_longer() -> None:
+    """After an outage in which nothing could be sent, the first call without an answer is followed up at once."""
+    refused = (Happened(T0, EventKind.INTENDED), Happened(T0, EventKind.NOT_SENT)) * 9
+    life = (*refused, Happened(T0, EventKind.INTENDED, 10), Happened(T0 + 5, EventKind.UNKNOWN, 10))
+    entry = an_entry(10, life, send_before_ms=T0 + 9, since_ms=T0 + 5)
+
+    dedup = replace(LOOKUP, can_look_up=False, dedup_ms=DAY)
+    assert next_action(dedup, question_of(entry), T0 + 5) == Resend(T0 + 5)
+    again = (*life, Happened(T0 + 5, EventKind.RESENT, 11), Happened(T0 + 6, EventKind.UNKNOWN, 11))
+    assert question_of(replace(entry, attempt=11, life=again)).attempt == 2
+
+
 def test_people_are_asked_after_very_many_attempts() -> None:
     """A receiver that is down for days is not sent the same id for a year; people may still have it sent."""
     dedup = replace(LOOKUP, can_look_up=False, dedup_ms=365 * DAY)
@@ -310,13 +322,18 @@ def test_look_ups_of_an_earlier_attempt_are_not_counted() -> None:
         Happened(T0 + 7, EventKind.RESENT, 2),
         Happened(T0 + 8, EventKind.UNKNOWN, 2),
     )
-    entry = EffectEntry(
-        operation="refund-1", effect="refund", receiver="payments", state=EffectState.UNKNOWN, params=b"", digest=b"",
-        attempt=2, invocation=b"", first_ms=T0, intended_ms=T0 + 7, send_before_ms=T0 + 9, since_ms=T0 + 8, life=life,
-    )  # fmt: skip
+    entry = an_entry(2, life, send_before_ms=T0 + 9, since_ms=T0 + 8)
     later = replace(
         entry, life=(*life, Happened(T0 + 9, EventKind.ABSENT, 2), Happened(T0 + 20, EventKind.LOOKUP_FAILED, 2))
     )
 
     assert question_of(entry) == Question(T0, T0 + 9, 0, None, was_absent=False, attempt=2, since_ms=T0 + 8)
     assert question_of(later) == Question(T0, T0 + 9, 2, T0 + 20, was_absent=False, attempt=2, since_ms=T0 + 8)
+
+
+def an_entry(attempt: int, life: tuple[Happened, ...], *, send_before_ms: int, since_ms: int) -> EffectEntry:
+    return EffectEntry(
+        operation="refund-1", effect="refund", receiver="payments", state=EffectState.UNKNOWN, params=b"", digest=b"",
+        attempt=attempt, invocation=b"", first_ms=T0, intended_ms=T0, send_before_ms=send_before_ms, since_ms=since_ms,
+        life=life,
+    )  # fmt: skip
