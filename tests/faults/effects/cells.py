@@ -38,6 +38,7 @@ class Hit(StrEnum):
     STOPPED_SENT = "stopped after the request was sent"
     HANDED_OVER = "planned hand-over"
     INVOCATION_KILLED = "kill of the invocation"
+    BOTH_KILLED = "kill of the invocation, then of the worker"
 
 
 class Behaviour(StrEnum):
@@ -66,7 +67,7 @@ class Cell:
     behaviour: Behaviour
 
     def __str__(self) -> str:
-        return f"{self.promise} × {self.hit} × {self.behaviour}"
+        return f"{self.promise} | {self.hit} | {self.behaviour}"
 
     @property
     def receiver(self) -> str:
@@ -85,8 +86,7 @@ class Cell:
         return Manner(
             dedup_ms=windows.dedup_ms,
             can_look_up=windows.can_look_up,
-            # What is done is found in time, a little before the declared lag is over.
-            lag_ms=windows.lag_ms * 3 // 4,
+            lag_ms=windows.lag_ms,
             found_ms=windows.found_ms,
             delay_ms=SLOW_MS if self.behaviour is Behaviour.SLOW else 0,
             drops=self.behaviour is Behaviour.DROPS,
@@ -96,13 +96,21 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The times of a contract, in ms, as it is declared and as the receiver keeps to it."""
+    """The times of a contract, in ms, as it is declared and as the receiver keeps to it.
+
+    Args:
+        dedup_ms: For how long an operation id is taken once; None if it is taken again.
+        can_look_up: Whether it can be asked.
+        lag_ms: How long after it was done something is found.
+        found_ms: For how long it is found.
+        absence_counts: Whether it is declared that absence means that it was not done.
+    """
 
     dedup_ms: int | None
     can_look_up: bool
     lag_ms: int
     found_ms: int | None
-    in_flight_ms: int
+    absence_counts: bool
 
 
 class Kind(StrEnum):
@@ -113,18 +121,20 @@ class Kind(StrEnum):
     SHORT = "short"  # another worker goes on when the windows are past
 
 
+#: What a handler returns in place of a receipt where the receiver said no.
+REFUSED: Final = "refused"
+
 SLOW_MS: Final = 150
 LEASE_MS: Final = 300
+SEND_WITHIN_MS: Final = 1_000
 #: How long a request that the test holds at the receiver may take until it takes effect: long enough for another worker
 #: to take over and to ask for the first time while it is still held.
-IN_FLIGHT_MS: Final = 2_000
+IN_FLIGHT_MS: Final = 5_000
 LONG_MS: Final = 600_000
-#: Longer than two workers, one after the other, need until they ask.
 LAG_MS: Final = 4_000
-#: Over before a worker that waits for the lease of a dead one can ask or send.
+#: Over before a worker that waits for the lease of a dead one can ask, or may send.
 SHORT_FOUND_MS: Final = 250
-SHORT_IN_FLIGHT_MS: Final = 50
-SHORT_DEDUP_MS: Final = LEASE_MS + SHORT_IN_FLIGHT_MS + SHORT_FOUND_MS
+SHORT_DEDUP_MS: Final = max(LEASE_MS, SEND_WITHIN_MS) + IN_FLIGHT_MS + SHORT_FOUND_MS
 
 
 def windows_of(promise: Promise, kind: Kind) -> Windows:
@@ -139,7 +149,7 @@ def windows_of(promise: Promise, kind: Kind) -> Windows:
         can_look_up=can_look_up,
         lag_ms=LAG_MS if kind is Kind.LAGGING and can_look_up else 0,
         found_ms=found_ms if can_look_up else None,
-        in_flight_ms=SHORT_IN_FLIGHT_MS if is_short else IN_FLIGHT_MS,
+        absence_counts=can_look_up and not is_short,
     )
 
 

@@ -24,7 +24,7 @@ class Manner:
     Args:
         dedup_ms: For how long an operation id is taken once; None if it is taken again at once.
         can_look_up: Whether look-ups are answered.
-        lag_ms: How long after it was done something is found.
+        lag_ms: Within which time something is found: after half of it, and not by the first who asks within it.
         found_ms: For how long it is found; None for ever.
         delay_ms: How long it takes from the request to the commit.
         drops: Whether the first request is done and its connection closed without an answer.

@@ -6,7 +6,8 @@ import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from tests.faults.worker_process import ChildProcess
 
@@ -20,25 +21,66 @@ class NoAnswerError(ConnectionError):
     """The receiver has closed the connection without an answer."""
 
 
+class Question:
+    """One request, over a connection of its own.
+
+    Args:
+        reader: What the receiver says.
+        writer: What it is told.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def __aenter__(self) -> Self:
+        """Have the connection closed at the end."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self._writer.close()
+
+    def send(self, request: dict[str, Any]) -> None:
+        """Send the request; its bytes leave before this returns."""
+        self._writer.write(json.dumps(request).encode() + b"\n")
+
+    async def answer(self) -> dict[str, Any]:
+        """Wait for the answer.
+
+        Raises:
+            NoAnswerError: There is none.
+        """
+        try:
+            line = await self._reader.readline()
+        except ConnectionError as error:
+            raise NoAnswerError(str(error)) from error
+        if not line.endswith(b"\n"):
+            raise NoAnswerError("the connection was closed")
+        return json.loads(line)
+
+
+async def connect(socket: str) -> Question:
+    """Connect to the receiver; nothing is sent.
+
+    Raises:
+        OSError: It is not there.
+    """
+    return Question(*await asyncio.open_unix_connection(socket))
+
+
 async def ask(socket: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Send one request over a connection of its own and return the answer.
+    """Send one request and return the answer.
 
     Raises:
         NoAnswerError: There is none.
         OSError: The receiver is not there: nothing was sent.
     """
-    reader, writer = await asyncio.open_unix_connection(socket)
-    try:
-        try:
-            writer.write(json.dumps(request).encode() + b"\n")
-            line = await reader.readline()
-        except ConnectionError as error:
-            raise NoAnswerError(str(error)) from error
-        if not line.endswith(b"\n"):
-            raise NoAnswerError(f"no answer for {request['order']}")
-        return json.loads(line)
-    finally:
-        writer.close()
+    async with await connect(socket) as question:
+        question.send(request)
+        return await question.answer()
 
 
 class ReceiverProcess(ChildProcess):

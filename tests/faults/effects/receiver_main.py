@@ -2,8 +2,9 @@
 
 A request is `pay`, `look`, `treat` (how an order is treated from now on) or `go` (what is held for an order goes on,
 and nothing is held for it any more). What happens is also said on stdout, as `word order operation`: `received`,
-`committed`, `repeated`, `refused`, `dropped`, `asked`, `found`, `absent`. Money moves when its line in the ledger is on
-the disk, also when nobody is there any more to be told of it.
+`committed`, `repeated`, `refused`, `dropped`, `asked`, `found`, `absent`, `overslept` (nothing lags any more when it is
+asked for the first time). Money moves when its line in the ledger is on the disk, also when nobody is there any more to
+be told of it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Receiver:
         self._manners = manners
         self._goes: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._dropped: set[str] = set()
+        self._asked_for: set[str] = set()
         self._count = 0
         self._bookings: dict[str, list[Booking]] = defaultdict(list)
         whole = read_books(ledger)
@@ -109,17 +111,29 @@ class Receiver:
     async def _look(self, order: str, operation: str) -> dict[str, Any]:
         manner = self._manner(order)
         say("asked", order, operation)
-        found = self._found(operation, manner)
+        found = self._found(order, operation, manner)
         await self._hold(Hold.ASKED, order, manner)
         say("found" if found else "absent", order, operation)
         return _as_answer(found) if found else {"absent": True}
 
-    def _found(self, operation: str, manner: Manner) -> Booking | None:
+    def _found(self, order: str, operation: str, manner: Manner) -> Booking | None:
         for booking in self._bookings.get(operation, ()):
             age_ms = _age_ms(booking)
-            if age_ms >= manner.lag_ms and (manner.found_ms is None or age_ms < manner.found_ms):
-                return booking
+            if manner.found_ms is not None and age_ms >= manner.found_ms:
+                continue
+            if manner.lag_ms and self._is_hidden(order, operation, age_ms, manner.lag_ms):
+                continue
+            return booking
         return None
+
+    def _is_hidden(self, order: str, operation: str, age_ms: float, lag_ms: int) -> bool:
+        """Return whether what was done can't be found yet: half of the lag long, and by the first who asks in time."""
+        is_first = operation not in self._asked_for
+        self._asked_for.add(operation)
+        if is_first and age_ms >= lag_ms * 0.9:
+            say("overslept", order, operation)
+            return False
+        return is_first or age_ms < lag_ms / 2
 
     async def _hold(self, point: Hold, order: str, manner: Manner) -> None:
         if point in manner.holds:

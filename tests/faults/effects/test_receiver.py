@@ -132,3 +132,19 @@ async def test_refusals_are_in_the_books_and_move_nothing(folder: Path) -> None:
         assert "refused" in await pay(receiver)
         assert "refused" in await look(receiver)
         assert [booking.is_paid for booking in receiver.books] == [False]
+
+
+async def test_with_a_lag_whoever_asks_first_never_finds_what_was_done(folder: Path) -> None:
+    """However slow a worker is, it meets the lag; or the receiver says that it came too late for that."""
+    with ReceiverProcess(folder, Manner(can_look_up=True, lag_ms=1_000)) as receiver:
+        await receiver.ready()
+        await pay(receiver)
+        assert await look(receiver) == {"absent": True}
+        await anyio.sleep(0.6)
+        assert await look(receiver) == {"receipt": "r-1"}
+
+        await receiver.treat("acme/o", Manner(can_look_up=True, lag_ms=1))
+        await pay(receiver, "b")
+        await anyio.sleep(0.01)
+        assert await look(receiver, "b") == {"receipt": "r-2"}
+        assert receiver.times("overslept", "acme/o") == 1

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.harness import StoreServer
+
+from .cells import Behaviour, Cell, Hit, Promise
+from .mutants import Safeguard
+from .running import differences, run_cells
+
+pytestmark = [pytest.mark.anyio, pytest.mark.one_server, pytest.mark.counts_runs]
+
+#: The cells that turn red without a safeguard, and what they then say. The first of each is part of every run.
+RED = {
+    Safeguard.INTENT: {
+        Cell(Promise.NEITHER, Hit.BEFORE_INTENT, Behaviour.FAST): "paid 2 times",
+        Cell(Promise.LOOKUP, Hit.BEFORE_INTENT, Behaviour.FAST): "paid 2 times",
+        Cell(Promise.PUNCTUAL, Hit.BEFORE_CONSUMED, Behaviour.FAST): "paid 2 times",
+    },
+    Safeguard.SAME_ID: {
+        Cell(Promise.DEDUP, Hit.SENT, Behaviour.FAST): "paid 2 times",
+        Cell(Promise.DEDUP, Hit.COMMITTED, Behaviour.DROPS): "paid 2 times",
+        Cell(Promise.BOTH, Hit.SENT, Behaviour.SLOW): "paid 2 times",
+    },
+    Safeguard.LEASE: {
+        Cell(Promise.PUNCTUAL, Hit.STOPPED_INTENT, Behaviour.FAST): "paid 2 times",
+        Cell(Promise.NEITHER, Hit.STOPPED_INTENT, Behaviour.FAST): "paid, unresolved",
+        Cell(Promise.LOOKUP, Hit.STOPPED_INTENT, Behaviour.SLOW): "paid, unresolved",
+    },
+    Safeguard.WAITING: {
+        Cell(Promise.PUNCTUAL, Hit.SENT, Behaviour.SLOW): "paid 2 times",
+        Cell(Promise.PUNCTUAL, Hit.COMMITTED, Behaviour.LAGS): "paid 2 times",
+    },
+}
+
+
+async def assert_red(server: StoreServer, safeguard: Safeguard, cells: list[Cell]) -> None:
+    outcomes = await run_cells(server.url, cells, mutant=safeguard)
+
+    assert differences(outcomes).keys() == set(cells)
+    said = {cell: observed.says for cell, observed in outcomes.items()}
+    assert {cell: text for cell, text in said.items() if RED[safeguard][cell] not in text} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("safeguard", RED)
+async def test_without_a_safeguard_a_cell_turns_red(shared_server: StoreServer, safeguard: Safeguard) -> None:
+    """A grid that stays green whatever is missing shows nothing."""
+    await assert_red(shared_server, safeguard, [next(iter(RED[safeguard]))])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("safeguard", RED)
+async def test_without_a_safeguard_all_its_cells_turn_red(shared_server: StoreServer, safeguard: Safeguard) -> None:
+    """The same for every cell that is named for it."""
+    await assert_red(shared_server, safeguard, list(RED[safeguard]))
