@@ -75,8 +75,9 @@ class Agenda:
         self._at_hand = at_hand
         #: What is done about the items of each kind.
         self.on_due: dict[AgendaKind, DueHandler] = {}
-        #: How many items of a partition are due and dealt with elsewhere, such as calls under way.
+        #: How many items of a partition are due and dealt with elsewhere, such as calls under way, and whether one is.
         self.busy: Callable[[Partition], int] = _nobody
+        self.is_busy: Callable[[Partition, AgendaItem], bool] = _nothing
         self._ask_times: dict[Partition, float] = {}
         #: Partitions that may have something on their agenda, with how often somebody has said so.
         self._in_use: dict[Partition, int] = {}
@@ -190,6 +191,8 @@ class Agenda:
             writes = [operations.keep_undecodable(data), (b"o", partition.space.agenda, data)]
             partition.writer.commit(Commit(writes))
             return
+        if self.is_busy(partition, item):
+            return
         self._in_hand.add((partition, data))
         self._errands.begin(partial(self._do, partition, item, data))
 
@@ -241,3 +244,8 @@ def _counts(data: bytes) -> bool:
 def _nobody(partition: Partition) -> int:
     del partition
     return 0
+
+
+def _nothing(partition: Partition, item: AgendaItem) -> bool:
+    del partition, item
+    return False

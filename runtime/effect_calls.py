@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -88,6 +89,7 @@ class EffectCalls:
     def __init__(self) -> None:
         self.slots: Slots[Work]
         self._in_hand: set[tuple[Partition, str, str]] = set()
+        self._counts: Counter[Partition] = Counter()
 
     def start(self, slots: int, tasks: TaskGroup) -> None:
         """Begin to make calls.
@@ -104,7 +106,7 @@ class EffectCalls:
 
     def count(self, partition: Partition) -> int:
         """Return with how many effects of a partition something is under way."""
-        return sum(each[0] is partition for each in self._in_hand)
+        return self._counts[partition]
 
     def hold(self, partition: Partition, key_text: str, operation: str) -> bool:
         """Take an effect in hand, so that nobody else does; return whether nobody had."""
@@ -112,11 +114,18 @@ class EffectCalls:
         if name in self._in_hand:
             return False
         self._in_hand.add(name)
+        self._counts[partition] += 1
         return True
 
     def let_go(self, partition: Partition, key_text: str, operation: str) -> None:
         """Take note that nothing is under way with an effect any more."""
-        self._in_hand.discard((partition, key_text, operation))
+        name = (partition, key_text, operation)
+        if name not in self._in_hand:
+            return
+        self._in_hand.remove(name)
+        self._counts[partition] -= 1
+        if not self._counts[partition]:
+            del self._counts[partition]
 
     def give(self, work: Work) -> None:
         """Have something done soon with an effect that is in hand; it is let go of afterwards."""

@@ -213,7 +213,7 @@ class EffectChanges:
         ]
         if entry.is_settled and before is not None and not before.is_settled:
             writes.extend(self._next_blocked(lane, docket, entry, now_ms))
-        if entry.next_ms:
+        if entry.next_ms and entry.state is not EffectState.INTENDED:
             self._agenda.ask_after(lane, max(entry.next_ms - now_ms, 0))
         return writes
 

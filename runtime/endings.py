@@ -47,6 +47,7 @@ from ..journal.records import (
 from ..journal.requests import Request, RequestKind
 from ..journal.transitions import advance
 from .checkpoints import taken_up, writes_kept_back
+from .effect_shield import history_kept_ms
 from .failures import failure_of, refused
 from .invocation import Hold, Invocation
 from .lane import Lane
@@ -272,12 +273,10 @@ def finish(
             # A wait was left open.
             invocation.dues = None
             writes.append(operations.unschedule(raw_id))
-        last = _last_record(outcome)
+        last, kept_ms = _last_record(outcome), history_kept_ms(invocation)
         record(invocation, last)
         writes.extend(results)
-        writes.extend(
-            operations.finish_long(partition.space, lane.key_text, raw_id, last, partition.history_retention_ms)
-        )
+        writes.extend(operations.finish_long(partition.space, lane.key_text, raw_id, last, kept_ms))
     is_usual = isinstance(outcome, Succeeded) and len(outcome.result) <= USUAL_BYTES
     encoded = encode_outcome(outcome if is_usual else _kept_outcome(lane, outcome))
     writes.append(operations.result(partition.space, raw_id, encoded, partition.result_retention_ms))

@@ -20,13 +20,15 @@ from ..journal import operations
 from ..journal.agenda import AgendaKind
 from ..journal.effects import EffectEntry, EffectState
 from ..journal.ledger import EventKind
-from ..objects.recovery import AskPeople, AttemptAnew, LookUp, Resend
-from .effect_calls import EffectCalls, Unsent, Work
+from ..objects.recovery import AskPeople, AttemptAnew, LookUp, Resend, pause_ms
+from .effect_calls import Answer, EffectCalls, Unsent, Work
 from .effect_facts import DAY_MS, agenda_of, effect_of, id_for_receiver
 from .effect_plans import asked_next, called, found_out, found_overdue, is_old, orphaned, planned
 from .partition import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..journal.agenda import AgendaItem
     from ..objects.settings import Settings
     from .agenda import Agenda
@@ -70,6 +72,7 @@ class Settling:
         agenda.on_due[AgendaKind.EFFECT] = self._due
         agenda.on_due[AgendaKind.OLD_EFFECT] = self._forget
         agenda.busy = calls.count
+        agenda.is_busy = _is_busy(calls)
 
     def begin(self, lane: Lane, operation: str, attempt: int) -> None:
         """Have an effect called as soon as its intent is durable, which is queued just now."""
@@ -109,12 +112,20 @@ class Settling:
             seen_id = id_for_receiver(partition, key_text, effect, operation)
             may_send = partial(why_not, partition, entry.send_before_ms)
             answer = await self.calls.call(effect, seen_id, entry.params, may_send)
-        pause_ms = 0
-        if isinstance(answer, Unsent) and partition.phase is Phase.OPEN:
-            pause = self._retry.delay(attempt, self._random.random, retry_after=answer.retry_after)
-            pause_ms = max(int(pause.total_seconds() * 1000), 1)
-        decide = partial(called, partition, attempt, answer, pause_ms)
-        await self.changes.change(partition, key_text, operation, decide)
+        decide = partial(called, partition, attempt, answer, self._pause_ms(partition, attempt, answer))
+        if await self.changes.change(partition, key_text, operation, decide) is None and partition.phase is Phase.LOST:
+            # Whoever owns it now finds that out of the receiver, or has to ask people.
+            logger.warning("%s %s: the answer of %s came too late: %s", partition.space, key_text, operation, answer)
+
+    def _pause_ms(self, partition: Partition, attempt: int, answer: Answer) -> int:
+        """Return the pause before another attempt: none where another owner is about to make it."""
+        if not isinstance(answer, Unsent) or partition.phase is not Phase.OPEN:
+            return 0
+        tried = min(attempt, self._retry.attempts)
+        pause = self._retry.delay(tried, self._random.random, retry_after=answer.retry_after)
+        # A receiver that can't be reached for long is not asked every few seconds for ever.
+        least_ms = 1 if attempt <= tried else pause_ms(attempt - tried)
+        return max(int(pause.total_seconds() * 1000), least_ms)
 
     async def _due(self, lane: Lane, item: AgendaItem) -> None:
         """Do what is due about an effect."""
@@ -212,6 +223,13 @@ class Settling:
             writes.append(operations.trim_ledger(partition.space, ledger_ms))
             writes.append(operations.trim_alerts(partition.space, ledger_ms))
         lane.commit(writes)
+
+
+def _is_busy(calls: EffectCalls) -> Callable[[Partition, AgendaItem], bool]:
+    def is_busy(partition: Partition, item: AgendaItem) -> bool:
+        return item.kind is AgendaKind.EFFECT and calls.has(partition, item.key, item.name)
+
+    return is_busy
 
 
 def why_not(partition: Partition, send_before_ms: int) -> str | None:

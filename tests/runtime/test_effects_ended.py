@@ -233,10 +233,12 @@ async def test_a_cancel_that_came_during_the_call_is_told_once_that_is_unknown(h
 async def test_a_cancel_of_branches_waits_for_the_answer_to_a_call(h: Harness, whim: str) -> None:
     """However many branches there are, none is ended while one of them has a call under way."""
     bank.whims.append(whim)
-    bank.answers.extend(["lose the answer"] * 3)
+    # It is told while the outcome is unknown, and not by something that settles it.
+    bank.answers.extend(["lose the answer"] * 1_000)
     handle = await h.send(refund_in_branches, KEY, "r")
     await bank.waiting.wait()
     async with anyio.create_task_group() as tasks:
+        tasks.cancel_scope.deadline = anyio.current_time() + SOON
         tasks.start_soon(cancelled, handle)
         await until_asked(h, handle.id)
         assert trail == []
@@ -301,6 +303,23 @@ async def test_a_kill_leaves_the_call_and_what_comes_of_it(h: Harness) -> None:
     assert entry is not None
     assert (entry.state, entry.waiters) == (EffectState.SUCCEEDED, ())
     assert trail == []
+
+
+async def test_history_outlasts_its_retention_where_an_effect_is_not_settled(h: Harness) -> None:
+    """Who looks into it needs to see who has asked for it, and on what facts."""
+    bank.whims.extend(["lose the answer", "pay"])
+    bank.answers.extend(["lose the answer"] * 3)
+    unsettled = await h.send(asked, KEY, "r")
+    assert (await unsettled.result()).startswith("unknown")
+    settled = await h.send(asked, "acme/o-2", "s")
+    await settled.result()
+    store, left = h.client.store, list[int]()
+    for handle in (unsettled, settled):
+        space = store.space("Order", parse_id(handle.id).partition)
+        left.extend(await store.together([("PTTL", space.invocation(parse_id(handle.id).raw))]))
+    day = 86_400_000
+    assert left[0] > 80 * day
+    assert left[1] < 3 * day
 
 
 async def test_nothing_is_attempted_anew_that_nobody_waits_for(h: Harness) -> None:
