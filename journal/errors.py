@@ -158,19 +158,23 @@ class EffectConflict(TerminalError):
     Attributes:
         operation_id: The operation id.
         fields: The parameters that differ; empty where it is another effect.
+        holder: The object that has the id, where the receiver sees ids as they are and another one has it.
     """
 
     code = "effect-conflict"
-    field_names = (*TerminalError.field_names, "operation_id", "fields")
+    field_names = (*TerminalError.field_names, "operation_id", "fields", "holder")
     operation_id: str = ""
     fields: tuple[str, ...] = ()
+    holder: str = ""
 
-    def __init__(self, operation_id: str, fields: tuple[str, ...] = ()) -> None:
-        what = f"other {', '.join(fields)}" if fields else "another effect"
+    def __init__(self, operation_id: str, fields: tuple[str, ...] = (), holder: str = "") -> None:
+        what = f"with other {', '.join(fields)}" if fields else "with another effect"
+        what = f"by {holder}" if holder else what
         remedy = "an operation id names one business operation: give another operation another id"
-        super().__init__(f"operation {operation_id!r} was asked for with {what}; {remedy}")
+        super().__init__(f"operation {operation_id!r} was asked for {what}; {remedy}")
         self.operation_id = operation_id
         self.fields = fields
+        self.holder = holder
 
 
 class ApprovalDeclined(TerminalError):

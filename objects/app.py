@@ -12,6 +12,7 @@ from ..journal.errors import RegistrationError, UnknownObject
 from .handler import Handler
 from .receiver_checks import check_windows
 from .receivers import Effect, Receiver
+from .reservations import RESERVATIONS, Reservations
 from .settings import Settings
 from .virtual_object import VirtualObject
 
@@ -22,7 +23,8 @@ class App:
     """Names what a deployment hosts; opens nothing.
 
     Args:
-        objects: The object types.
+        objects: The object types. Where a receiver sees operation ids as they are (`ids="verbatim"`), an object type
+            `keylane.ids` is hosted besides, which keeps for whom each is reserved.
         receivers: Receivers beside those of the effects that the object types list, so that `keylane effects plan` and
             `keylane contract` know of them.
         settings: The numbers of the deployment; without it, those of the environment.
@@ -50,9 +52,12 @@ class App:
                 )
         if not hosted:
             raise RegistrationError("App hosts nothing", parameter="objects", remedy="list at least one VirtualObject")
-        self.objects: Final[Mapping[str, VirtualObject]] = MappingProxyType(hosted)
         self.settings: Final = Settings() if settings is None else settings
         self.receivers: Final[Mapping[str, Receiver]] = MappingProxyType(_receivers(hosted.values(), receivers))
+        verbatim = [each for each in self.receivers.values() if each.ids == "verbatim"]
+        if verbatim:
+            hosted[RESERVATIONS] = Reservations(verbatim)
+        self.objects: Final[Mapping[str, VirtualObject]] = MappingProxyType(hosted)
         for effect in self.effects:
             check_windows(effect, self.settings)
 
@@ -91,6 +96,9 @@ def _receivers(objects: Iterable[VirtualObject], named: Iterable[Receiver]) -> d
 
 def _check_object(item: object) -> None:
     if isinstance(item, VirtualObject):
+        if item.name == RESERVATIONS and not isinstance(item, Reservations):
+            what = f"{item!r} has the name of an object type of Keylane's own"
+            raise RegistrationError(what, parameter="objects", remedy="rename it")
         return
     remedy = "list VirtualObjects"
     if isinstance(item, Handler):

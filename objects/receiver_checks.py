@@ -47,7 +47,6 @@ def check_receiver(receiver: Receiver) -> None:
     has_owner = isinstance(cast("object", receiver.owner), str) and bool(receiver.owner.strip())
     _require(has_owner, f"{what} has no owner", "owner", "name the team that settles by hand what stays unknown there")
     _check_choices(what, receiver)
-    _check_ids(what, receiver)
     _check_spans(what, receiver)
     _check_lookup(what, receiver)
     fits = ID_LIMIT_MIN <= receiver.id_limit <= ID_LIMIT_MAX
@@ -114,13 +113,6 @@ def _check_choices(what: str, receiver: Receiver) -> None:
         _require(
             value in allowed, f"{what}: {name} is {value!r}", name, f"it must be {' or '.join(map(repr, allowed))}"
         )
-
-
-def _check_ids(what: str, receiver: Receiver) -> None:
-    """Refuse what is not built: without a reservation two objects could use one operation id."""
-    remedy = "leave ids at 'qualified', and set id_limit to how many characters the receiver takes: longer are hashed"
-    is_built = receiver.ids == "qualified"
-    _require(is_built, f"{what}: ids='verbatim' needs operation ids to be reserved, which is not built", "ids", remedy)
 
 
 def _check_spans(what: str, receiver: Receiver) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..journal import codec
+from ..journal.errors import PayloadTooLarge
 from .own_context import in_own_context
 
 if TYPE_CHECKING:
@@ -47,6 +48,24 @@ class ApprovalCheck(Protocol):
             ApprovalUnfit: It does not allow this; nothing is written.
         """
         ...
+
+
+def check_operation(operation_id: object, limit: int) -> None:
+    """Refuse what can't name an operation.
+
+    Args:
+        operation_id: What a handler wrote.
+        limit: How many bytes it may have.
+
+    Raises:
+        TypeError: It is no text, or is empty.
+        PayloadTooLarge: It is longer.
+    """
+    if type(operation_id) is not str or not operation_id:
+        raise TypeError(f"operation_id is text that names the business operation, not {operation_id!r}")
+    size = len(operation_id.encode(errors="surrogatepass"))
+    if size > limit:
+        raise PayloadTooLarge("operation_id", size, limit)
 
 
 async def checked(

@@ -6,18 +6,20 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..journal.effects import Unknown as NotKnown
-from ..journal.errors import EffectRejected, InternalError
+from ..journal.errors import EffectConflict, EffectRejected, InternalError
 from ..journal.outcomes import Rejected
 from ..journal.outcomes import Succeeded as Done
 from ..objects.effecting import Succeeded, Unknown
+from ..objects.reservations import RESERVATIONS, RESERVE, reservation_key
 from .approving_context import ApprovingContext
+from .effect_checks import check_operation
 from .failures import terminal_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..objects.approvals import Approval
-    from ..objects.receivers import Effect
+    from ..objects.receivers import Effect, Receiver
 
 
 class EffectingContext(ApprovingContext):
@@ -77,6 +79,8 @@ class EffectingContext(ApprovingContext):
         if self.own.releases(expects, release_lane=release_lane):
             async with self.own.release_lane(expects=expects):
                 return await self._outcome(call, effect, operation_id, params, approval, release_lane=False, expects=())
+        if effect.receiver.ids == "verbatim":
+            await self._reserve(effect.receiver, operation_id)
         wish = self._messages.wish(
             self._lane, effect, operation_id, params, approval, takes_unknown=call == "effect_outcome"
         )
@@ -93,3 +97,16 @@ class EffectingContext(ApprovingContext):
                 raise error
             case other:
                 raise InternalError(f"effect {operation_id} has ended with {type(other).__name__}")
+
+    async def _reserve(self, receiver: Receiver, operation_id: str) -> None:
+        """Have an operation id for this object alone, as the receiver sees it without saying whose it is.
+
+        Raises:
+            EffectConflict: Another object has it.
+            PayloadTooLarge: The receiver takes no id as long as this one.
+        """
+        check_operation(operation_id, receiver.id_limit)
+        claim = f"{self._lane.partition.space.type_name} {self._lane.key_text}"
+        holder = await self.own.call(RESERVATIONS, reservation_key(receiver.name, operation_id), RESERVE, claim)
+        if holder != claim:
+            raise EffectConflict(operation_id, holder=holder)

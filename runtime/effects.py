@@ -24,7 +24,7 @@ from ..journal.effects import (
     decode_effect_outcome,
     digest_of,
 )
-from ..journal.errors import ApprovalUnfit, EffectConflict, PayloadTooLarge, RegistrationError, TerminalError
+from ..journal.errors import ApprovalUnfit, EffectConflict, RegistrationError, TerminalError
 from ..journal.ledger import EventKind, Happened
 from ..journal.outcomes import Rejected, encode_outcome
 from ..journal.place import format_place
@@ -35,7 +35,7 @@ from .cancel_delivery import is_due
 from .commands import diverge
 from .effect_calls import check_value
 from .effect_changes import TOLD_AS_UNKNOWN
-from .effect_checks import checked
+from .effect_checks import check_operation, checked
 from .effect_facts import Change, blocks, early_outcome, intent
 from .effect_plans import unknown
 from .failures import failure_of
@@ -129,7 +129,7 @@ class Effects(Approvals):
         if virtual_object.find_effect(effect.receiver.name, effect.name) is not effect:
             remedy = f"list it: VirtualObject({virtual_object.name!r}, effects=[…])"
             raise RegistrationError(f"{effect!r} is no effect of {virtual_object.name}", remedy=remedy)
-        _check_operation(operation_id)
+        check_operation(operation_id, OPERATION_MAX)
         packed = effect.params.dump(params)
         check_value(effect, "params", packed)
         digest = digest_of(effect.name, canonical(unpack(effect.params.dump_unset(params))))
@@ -301,14 +301,6 @@ def accepted_at(invocation: Invocation, now_ms: int) -> int:
     if invocation.begun_ms is not None:
         return invocation.begun_ms
     return now_ms - int((time.monotonic() - invocation.arrived_at) * 1000)
-
-
-def _check_operation(operation_id: str) -> None:
-    if type(operation_id) is not str or not operation_id:
-        raise TypeError(f"operation_id is text that names the business operation, not {operation_id!r}")
-    size = len(operation_id.encode(errors="surrogatepass"))
-    if size > OPERATION_MAX:
-        raise PayloadTooLarge("operation_id", size, OPERATION_MAX)
 
 
 def _has_to_wait(docket: Docket, entry: EffectEntry) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keylane.journal.errors import RegistrationError
-from keylane.objects.app import App
+from keylane.objects.app import App, app_of
 from keylane.objects.approvals import Proposal
 from keylane.objects.receivers import Deduplicates, Effect, Receiver
 from keylane.objects.recovery import contract_of
@@ -84,7 +84,6 @@ HOUR = timedelta(hours=1)
         ({"absent_means": "nothing"}, "absent_means", "it must be 'unknown' or 'not_done'"),
         ({"late_calls": "never"}, "late_calls", "it must be 'possible' or 'impossible'"),
         ({"ids": "mine"}, "ids", "it must be 'qualified' or 'verbatim'"),
-        ({"ids": "verbatim"}, "ids", "needs operation ids to be reserved, which is not built: leave ids"),
         ({"while_unknown": "wait"}, "while_unknown", "it must be 'block' or 'allow'"),
         ({"id_limit": 31}, "id_limit", "use 32 to 1,024: a longer operation id is hashed, and a shorter hash is not"),
         ({"lookup": None, "absent_means": "not_done"}, "absent_means", "absence is what a look-up finds"),
@@ -247,6 +246,18 @@ def test_an_app_has_one_receiver_of_a_name(named: list[Receiver]) -> None:
         App(objects, receivers=named)
     with pytest.raises(RegistrationError, match="7 is no receiver"):
         App(objects[0], receivers=[7])  # pyright: ignore[reportArgumentType]
+
+
+def test_verbatim_ids_have_an_object_type_that_keeps_them() -> None:
+    """Once, however often an app is made of another one's object types; its name belongs to nobody else."""
+    order = VirtualObject("Order", owner="me", effects=[declared(receiver(ids="verbatim"))])
+    app = App(order)
+
+    assert app.objects["keylane.ids"].owner == "payments-oncall"
+    assert set(app_of(app, settings=Settings()).objects) == {"Order", "keylane.ids"}
+    assert set(App(VirtualObject("Order", owner="me")).objects) == {"Order"}
+    with pytest.raises(RegistrationError, match="the name of an object type of Keylane's own: rename it"):
+        App([order, VirtualObject("keylane.ids", owner="me")])
 
 
 def hosted(effect: Effect[Any, Any], lease_seconds: float = 3.0) -> App:

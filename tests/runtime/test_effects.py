@@ -287,7 +287,7 @@ async def test_the_same_id_with_other_parameters_is_refused_and_names_them(h: Ha
     with pytest.raises(InvocationFailed) as caught:
         await h.call(refund, KEY, 8)
     assert caught.value.code == EffectConflict.code
-    assert caught.value.details == {"operation_id": "refund-1", "fields": ("terms.amount",)}
+    assert caught.value.details == {"operation_id": "refund-1", "fields": ("terms.amount",), "holder": ""}
     assert bank.calls("refund-1") == 1
 
 
@@ -296,7 +296,7 @@ async def test_the_same_id_for_another_effect_is_refused(h: Harness) -> None:
     await h.call(refund, KEY, 7)
     with pytest.raises(InvocationFailed) as caught:
         await h.call(fee, KEY, 7)
-    assert caught.value.details == {"operation_id": "refund-1", "fields": ()}
+    assert caught.value.details == {"operation_id": "refund-1", "fields": (), "holder": ""}
 
 
 async def test_two_objects_have_operations_of_their_own(h: Harness) -> None:
