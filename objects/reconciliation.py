@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ..journal.effects import EffectEntry, EffectState
 from ..journal.receivers_registry import Promises, ReceiverCard
 from .receivers import qualified_id
-from .recovery import AllowedAct, Contract, allowed_acts, contract_of, question_of, quiet_from
+from .recovery import AllowedAct, Contract, allowed_acts, contract_under, question_of, quiet_from
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from .app import App
-    from .receivers import Effect, Receiver
+    from .receivers import Receiver
+    from .settings import Settings
 
 ACTS: Final[tuple[AllowedAct, ...]] = ("lookup", "succeeded", "not-done", "resend", "hand-over")
 SETTLED: Final = "it is settled"
@@ -25,35 +24,28 @@ NOTHING_SENT: Final = "nothing of it has left: it is sent, or sent again, withou
 NO_CONTRACT: Final = "no worker has declared this effect's receiver here, so its contract is not known"
 
 
-def card_of(receiver: Receiver, effects: Iterable[Effect[Any, Any]], lease_ms: int) -> ReceiverCard:
+def card_of(receiver: Receiver, promises: Mapping[str, Contract]) -> ReceiverCard:
     """Return what is written down of a receiver for those who don't have the code.
 
     Args:
         receiver: The receiver.
-        effects: Its effects.
-        lease_ms: The lease of a partition.
+        promises: What it promises about each of its effects.
     """
-    promises = {each.name: cast("Promises", asdict(contract_of(each, lease_ms))) for each in effects}
     return ReceiverCard(
         receiver.name,
         receiver.owner,
         receiver.runbook,
         receiver.ids == "verbatim",
         receiver.id_limit,
-        promises,
+        {name: cast("Promises", asdict(contract)) for name, contract in promises.items()},
     )
 
 
-def cards_of(app: App, lease_ms: int) -> list[ReceiverCard]:
-    """Return what is written down of the receivers of an app.
-
-    Args:
-        app: The app.
-        lease_ms: The lease of a partition.
-    """
+def cards_of(app: App, settings: Settings) -> list[ReceiverCard]:
+    """Return what is written down of the receivers of an app under the settings of a deployment."""
     effects = app.effects
     return [
-        card_of(receiver, [each for each in effects if each.receiver is receiver], lease_ms)
+        card_of(receiver, {each.name: contract_under(each, settings) for each in effects if each.receiver is receiver})
         for receiver in app.receivers.values()
     ]
 

@@ -129,7 +129,7 @@ class Ownership:
         hosted = self._app.objects.values()
         counts = {each.name: partitions_of(each, self._settings) for each in hosted}
         await register_types(self._store, counts, {each.name: each.owner for each in hosted})
-        await register_receivers(self._store, cards_of(self._app, int(self._settings.lease_seconds * 1000)))
+        await register_receivers(self._store, cards_of(self._app, self._settings))
         self._is_registered = True
 
     def register_again(self) -> None:

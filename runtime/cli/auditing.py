@@ -104,7 +104,7 @@ async def _card(store: Store, orders: Orders) -> ReceiverCard:
         declared = load(orders.reference).receivers.get(orders.receiver)
         if declared is None:
             raise WrongUse(f"{orders.reference} has no receiver {orders.receiver!r}")
-        return card_of(declared, (), 0)
+        return card_of(declared, {})
     cards = await read_receivers(store)
     if orders.receiver not in cards:
         known = f"; there are {', '.join(sorted(cards))}" if cards else ""
