@@ -59,14 +59,14 @@ class Approvals(Signals):
             docket = await self.docket_of(ctx, lane)
             found = await self._propose(ctx, lane, invocation, docket, draft)
         elif isinstance(found, Proposed) and found.action == draft.action:
-            self._check_recorded(ctx, found, draft)
+            self._check_recorded(ctx, lane, found, draft)
             await ctx.pass_taken(ctx.take_index())
         else:
             what = f"command {format_place(ctx.place)}, proposal {draft.action!r}"
             await diverge(ctx, lane, invocation, found, what)
-        return _PROPOSAL.load(found.value)
+        return recorded_proposal(found)
 
-    def _check_recorded(self, ctx: ExclusiveContext, found: Proposed, draft: Draft) -> None:
+    def _check_recorded(self, ctx: ExclusiveContext, lane: Lane, found: Proposed, draft: Draft) -> None:
         """Compare what was proposed with what the code would propose now: a rehearsal tells of it."""
 
     async def docket_of(self, ctx: ExclusiveContext, lane: Lane) -> Docket:
@@ -193,6 +193,11 @@ class Approvals(Signals):
             after = closed(each, ProposalState.SUPERSEDED, event)
             writes.extend(self.proposals.changed(lane, docket, after, event))
         return writes
+
+
+def recorded_proposal(fact: Proposed) -> Proposal:
+    """Return a proposal as its handler gets it."""
+    return _PROPOSAL.load(fact.value)
 
 
 def _entry(lane: Lane, invocation: Invocation, docket: Docket, draft: Draft) -> ProposalEntry:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from ..journal.codec import REFERENCE_BYTES
-from ..journal.command_records import CompensationStarted
+from ..journal.command_records import CompensationStarted, EffectStarted
 from ..journal.errors import InvalidInput
 from ..journal.records import Paused, PauseReason, Record, Resumed
 from ..journal.restarting import version_of
@@ -25,7 +25,7 @@ from .execution import Execution, arguments_of
 from .invocation import Invocation
 from .large_reads import whole
 from .migrations import bring_up_to_date
-from .rehearsal_stage import Stage, StageContext, StageLane
+from .rehearsal_stage import Altered, Stage, StageContext, StageLane
 from .restarting import recall
 from .versions import why_no_version
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..objects.app import App
     from ..objects.handler import Handler
     from ..objects.virtual_object import VirtualObject
+    from .lane import Lane
 
 #: How long a run may go without a word to `ctx` before it is given up.
 LIMIT_SECONDS: Final = 10.0
@@ -57,6 +58,7 @@ class Fit(StrEnum):
     MIGRATION_FAILED = "migration failed"
     VALUE_LOST = "value lost"
     UNREADABLE = "unreadable"
+    APPROVAL_CHANGES = "approval changes"
     STUCK = "stuck"
 
 
@@ -196,6 +198,9 @@ class Rehearsal(Execution):
             return told.as_(
                 Fit.GOES_ON, detail="the recorded run had ended here, and the code asks for more", ways=ways
             )
+        altered = _in_play(told.journal, invocation.lane)
+        if altered is not None and not told.is_completed:
+            return told.alters(altered, ways)
         detail = "" if error is None or is_suspended else f"past its journal it raises {type(error).__name__}: {error}"
         return told.as_(Fit.FITS, detail=detail, ways=ways)
 
@@ -239,12 +244,38 @@ class _Told:
             return self.as_(Fit.DIVERGES, detail=detail, ways=ways)
         return Rehearsed(self.journal, Fit.DIVERGES, self.handler, self.version, **found.groupdict(), ways=ways)
 
+    def alters(self, altered: Altered, ways: dict[str, bool]) -> Rehearsed:
+        """Return the result of a run that would have people decide on something else than what they decide on."""
+        fields = ", ".join(altered.fields)
+        detail = f"an approval of {altered.proposal_id} would not allow what this code goes on to do"
+        recorded, attempted = in_words(altered.fact), f"another {fields}"
+        return Rehearsed(
+            self.journal,
+            Fit.APPROVAL_CHANGES,
+            self.handler,
+            self.version,
+            recorded,
+            attempted,
+            altered.line,
+            detail,
+            ways,
+        )
+
     def left(self, record: Record, error: BaseException | None, ways: dict[str, bool]) -> Rehearsed:
         """Return the result of a run that ended while something recorded lay ahead."""
         fit, attempted = Fit.ENDS_EARLY, "the end of the handler"
         if error is not None:
             fit, attempted = Fit.RAISES, f"{type(error).__name__}: {error}"
         return Rehearsed(self.journal, fit, self.handler, self.version, in_words(record), attempted, ways=ways)
+
+
+def _in_play(journal: Journal, lane: Lane) -> Altered | None:
+    """Return what the code would propose otherwise, and what people decide on or have allowed, but is not done yet."""
+    for altered in lane.altered if isinstance(lane, StageLane) else ():
+        behind = journal.records[journal.records.index(altered.fact) :]
+        if not any(isinstance(each, EffectStarted) and each.effect == altered.fact.action for each in behind):
+            return altered
+    return None
 
 
 def _of_the_handler(records: tuple[Record, ...]) -> tuple[Record, ...]:

@@ -7,18 +7,24 @@ be written. What is read comes from the journal, and from a store that is only r
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import anyio
 
 from ..journal.blob_cache import BlobCache
+from ..journal.codec import unpack
 from ..journal.errors import StoreUnavailable, Suspended
 from ..journal.key import Key
 from ..journal.keyspace import PartitionSpace
 from ..journal.operations import Delta
 from ..journal.tenure import Tenure
+from ..objects.fingerprint import differing_fields
+from ..objects.proposing import digest_of
+from .approvals import recorded_proposal
 from .context import ExclusiveContext
 from .effects import Effects
+from .frames import caller_line
 from .lane import Lane, apply
 from .log import InvocationLog
 from .partition import Partition, Phase
@@ -29,11 +35,12 @@ from .waits import EndOfWait, Waits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..journal.command_records import ApprovalAwaited, WaitStarted
+    from ..journal.command_records import ApprovalAwaited, Proposed, WaitStarted
     from ..journal.exported import Journal
     from ..journal.place import Place
     from ..journal.store import Store
     from ..objects.app import App
+    from ..objects.proposing import Draft
     from ..objects.virtual_object import VirtualObject
     from .invocation import Invocation
     from .step_plan import StepPlan
@@ -90,10 +97,29 @@ class PropStore:
         return await self._behind.together(commands)
 
 
+@dataclass(frozen=True, slots=True)
+class Altered:
+    """A proposal that the code would make otherwise than it was made.
+
+    Args:
+        fact: The record of it.
+        proposal_id: Its id.
+        fields: What would be otherwise.
+        line: File and line of the code.
+    """
+
+    fact: Proposed
+    proposal_id: str
+    fields: tuple[str, ...]
+    line: str
+
+
 class StageLane(Lane):
     """The lane of the one invocation that is rehearsed: to write to it is to have come to the end of the journal."""
 
     ctx: ExclusiveContext
+    #: What the code would propose otherwise than it was.
+    altered: tuple[Altered, ...] = ()
 
     def commit(self, *_: object, **__: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """End the run; where there are branches, each of them is told."""
@@ -172,6 +198,13 @@ class StageSignals(Effects):
         del lane, invocation, wait
         if ctx.conductor is None:
             raise ctx.end(Suspended())
+
+    def _check_recorded(self, ctx: ExclusiveContext, lane: Lane, found: Proposed, draft: Draft) -> None:
+        """Note where the code would propose something else than what people decide on."""
+        recorded, plain = recorded_proposal(found), unpack(draft.bound)
+        if isinstance(lane, StageLane) and digest_of(found.action, found.version, plain).hex() != recorded.digest:
+            fields = differing_fields(recorded.fields, plain)
+            lane.altered = (*lane.altered, Altered(found, recorded.id, fields, caller_line(ctx.coroutine)))
 
     async def _go_on_awaiting(
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, wait: ApprovalAwaited
