@@ -121,6 +121,6 @@ _RECONCILES: Final[Mapping[int, Layout[ReconcileOrder]]] = {
     _RECONCILE: Layout(
         ReconcileOrder,
         (one_of(ReconcileAct), a_text, a_text, a_text, optional(some_bytes), a_text),
-        (a_number,),
+        (optional(a_number),),
     )
 }
