@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from examples.refund_order.models import AmendRequest, Order, Refund, RefundRequest, RefundState
-from examples.refund_order.order import amend, history, order, propose, refund, status
+from examples.refund_order.models import AmendRequest, Order, Receipt, Refund, RefundRequest, RefundState
+from examples.refund_order.order import amend, history, order, propose, refund, settle, status
 from examples.refund_order.payments.wire import Behaviour
 from keylane import Decided, InvocationCancelled, InvocationFailed, NotPermitted, SupersededBy
 from keylane.testing import Harness, harness
@@ -236,6 +236,42 @@ async def test_a_lost_answer_is_looked_up(h: Harness, world: World) -> None:
     assert done.state is RefundState.REFUNDED
     counted = await world.cards.statistics()
     assert (counted.requests, counted.lookups) == (1, 1)
+
+
+async def test_what_nobody_can_know_is_settled_by_a_person(h: Harness, world: World) -> None:
+    """The bank can't be asked: the refund stays open, with its amount taken, until somebody says what has happened."""
+    world.lines["transfers"].lose_next = 1
+    begun = await h.call(propose, BANK, ask("60.00"))
+    await h.settled()
+
+    assert (await h.call(status, BANK)).pending == Decimal("60.00")
+    (case,) = await h.client.reconcile_list("Order")
+    assert (case.key, case.operation_id, case.owner) == (BANK, "refund-1", "treasury")
+    await h.advance(timedelta(minutes=2))  # nothing can be under way any more
+    await h.client.reconcile_not_done("Order", BANK, "refund-1", by="tom", reason="not in the statement")
+
+    done = await ended(h, begun)
+    assert (done.state, done.receipt) == (RefundState.REJECTED, None)
+    assert (await h.call(status, BANK)).pending == 0
+
+
+async def test_a_refund_that_was_cancelled_while_it_was_sent_is_taken_up_again(h: Harness, world: World) -> None:
+    """The cancel says that nobody knows; the refund stays open, and ends as it turns out, sent once."""
+    world.lines["transfers"].lose_next = 1
+    begun = await h.call(propose, BANK, ask("60.00"))
+    await h.settled()
+
+    report = await h.client.cancel(begun.invocation, by="ada", reason="too slow")
+    assert report.outcome == "cancelled"
+    assert (await h.call(status, BANK)).pending == Decimal("60.00")
+    (entry,) = await world.transfers.ledger()
+    receipt = Receipt(number=entry.receipt, operation_id=entry.operation_id, amount=Decimal(60), at=entry.committed_at)
+    await h.client.reconcile_succeeded("Order", BANK, "refund-1", receipt, by="tom", reason="in the statement")
+
+    done = await h.call(settle, BANK, begun.number)
+    assert (done.state, done.receipt) == (RefundState.REFUNDED, receipt)
+    assert await h.call(settle, BANK, begun.number) == done
+    assert len(await world.transfers.ledger()) == 1
 
 
 async def test_an_order_that_has_changed_is_not_refunded(h: Harness, world: World) -> None:

@@ -50,6 +50,9 @@ class Scene:
     async def has_paid(self, receiver: str) -> bool:
         return bool(await self.payments[receiver].ledger())
 
+    async def lies_with_people(self, key: str) -> bool:
+        return any(case.key == key for case in await self.client.reconcile_list("Order"))
+
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
     """Return once something holds that only other processes know."""
@@ -103,3 +106,27 @@ async def test_a_worker_killed_between_payment_and_record_moves_no_money_twice(t
         counted = await scene.payments["cards"].statistics()
         assert (counted.requests, counted.lookups) == (1, 1)
         assert len(scene.log.questions()) == 1
+
+
+async def test_where_nothing_can_tell_a_person_does(tmp_path: Path) -> None:
+    """The bank can't be asked: nothing is sent again, and the refund goes on with what a person has found out."""
+    async with staged(tmp_path) as scene:
+        begun = await scene.paid_and_killed(BANK, "transfers")
+        await scene.start_worker()
+        await until(lambda: scene.lies_with_people(BANK))
+        (entry,) = await scene.payments["transfers"].ledger()
+
+        receipt = {
+            "number": entry.receipt,
+            "operation_id": entry.operation_id,
+            "amount": entry.terms.amount,
+            "at": entry.committed_at,
+        }
+        await scene.client.reconcile_succeeded(
+            "Order", BANK, "refund-1", receipt, by="tom", reason="statement of today"
+        )  # fmt: skip
+
+        done = await scene.client.attach(begun.invocation, type=Refund).result(timeout=LIMIT_S)
+        assert done.receipt is not None
+        assert (done.state, done.receipt.number) == (RefundState.REFUNDED, entry.receipt)
+        assert (await scene.payments["transfers"].statistics()).requests == 1

@@ -29,7 +29,7 @@ from .stage import Failed, Stage
 from .workload import Workload, make_workload
 
 ORDERS_AT_ONCE = 24
-TIME_LIMIT_S = 55.0
+TIME_LIMIT_S = 150.0
 UNKNOWN_TO_CARDS_EVERY = 35
 FAILED = 1
 INTERRUPTED = 130
@@ -99,7 +99,7 @@ async def _run(folder: Path, plan: Plan) -> int:
     workload = make_workload(orders=plan.orders, contested=plan.contested, seed=plan.seed)
     _prepare(folder, workload)
     async with _staged(folder) as (stage, workers, processes), processes.watched():
-        for scene in (scenes.approvals, scenes.lost_answer, scenes.twins):
+        for scene in (scenes.approvals, scenes.lost_answer, scenes.twins, scenes.operator):
             await scene(stage)
         await stage.cards.set_behaviour(_behaviour(workload, plan.seed))
         crowd = Crowd(stage.client, workload)

@@ -2,9 +2,11 @@
 
 from decimal import Decimal
 
+import anyio
+
 from keylane import Decided, DecisionVerdict, NotPermitted, SupersededBy
 
-from ..models import AmendRequest, PaidBy, Refund, RefundRequest, RefundState
+from ..models import AmendRequest, PaidBy, Receipt, Refund, RefundRequest, RefundState
 from ..order import amend, refund
 from ..payments.wire import Behaviour
 from .stage import LIMIT_S, Stage, order_of
@@ -63,6 +65,33 @@ async def twins(stage: Stage) -> None:
     for receipt in receipts:
         stage.say(f"{receipt.number} for {receipt.operation_id}")
     stage.check("two receipts", holds=len({receipt.number for receipt in receipts}) == len(TWINS))
+
+
+async def operator(stage: Stage) -> None:
+    """The bank neither knows operation ids nor answers questions: a person has to look."""
+    stage.title("4. The bank's answer is lost, and nothing but a person can find out what has happened")
+    await stage.transfers.set_behaviour(Behaviour(deduplicates=False, can_look_up=False, drop_next=1))
+    asked = await stage.proposed(BANK, RefundRequest(amount=Decimal("55.00"), reason="ticket-4"))
+    await lies_with_people(stage, BANK)
+    await stage.shell("reconcile", "show", "Order", BANK, f"refund-{asked.number}")
+    await stage.shell(*await stage.compared("transfers", stage.transfers), expected=1)
+    entry = (await stage.transfers.ledger())[0]
+    stage.say(f"tom looks into the bank's statement, and finds {entry.receipt}")
+    receipt = Receipt(
+        number=entry.receipt, operation_id=entry.operation_id, amount=entry.terms.amount, at=entry.committed_at
+    )
+    by = ("--by", "tom", "--reason", f"statement of today: {entry.receipt}")
+    await stage.shell("reconcile", "succeeded", "Order", BANK, f"refund-{asked.number}", receipt.model_dump_json(), *by)
+    done = await stage.ended(BANK, asked.number)
+    stage.check(f"{done.state}: {shown(done)}", holds=done.state is RefundState.REFUNDED)
+    stage.check("sent once", holds=(await stage.transfers.statistics()).requests == 1)
+
+
+async def lies_with_people(stage: Stage, key: str) -> None:
+    """Wait until an effect of an order is in the queue."""
+    with anyio.fail_after(LIMIT_S):
+        while not any(case.key == key for case in await stage.client.reconcile_list("Order")):
+            await anyio.sleep(0.02)
 
 
 def shown(done: Refund) -> str:

@@ -1,5 +1,7 @@
 """What the scenes of the demo play on: the client, the receivers, and a shell."""
 
+import os
+import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +15,7 @@ from ..order import history, propose
 from ..payments.client import PaymentClient
 
 LIMIT_S = 20.0
+COLUMNS = 112
 
 
 class Failed(Exception):
@@ -52,29 +55,36 @@ class Stage:
         if not holds:
             self.failures.append(what)
 
-    async def shell(self, *arguments: str, expected: int = 0, shows: bool = True) -> str:
-        """Run `keylane` as a person at a terminal would, show it, and return what it printed."""
+    async def shell(self, *arguments: str, expected: int = 0) -> None:
+        """Run `keylane` as a person at a terminal would, and show what it prints."""
+        self.show(arguments, await self.run(*arguments, expected=expected))
+
+    def show(self, arguments: tuple[str, ...], output: str) -> None:
+        """Show a command and what it has printed."""
+        self.say(f"$ keylane {' '.join(shlex.quote(each) for each in arguments)}")
+        for line in output.splitlines():
+            self.say(f"  {line}".rstrip())
+
+    async def run(self, *arguments: str, expected: int = 0) -> str:
+        """Run `keylane` and return what it prints.
+
+        Raises:
+            Failed: Its exit code is another one than is expected.
+        """
         command = [sys.executable, "-m", "keylane", *arguments, "--store", self.store_url]
-        done = await anyio.run_process(command, check=False)
+        environment = {**os.environ, "COLUMNS": str(COLUMNS)}
+        done = await anyio.run_process(command, check=False, env=environment, cwd=self.folder)
         output = done.stdout.decode().rstrip()
-        if shows:
-            self.say(f"$ keylane {' '.join(_quoted(each) for each in arguments)}")
-            for line in output.splitlines():
-                self.say(f"  {line}")
         if done.returncode != expected:
             raise Failed(f"keylane {' '.join(arguments)} gave {done.returncode}: {output}\n{done.stderr.decode()}")
         return output
 
-    async def audit(self, receiver: str, service: PaymentClient, *, agrees: bool) -> None:
-        """Compare our ledger with the books that the receiver gives out."""
-        books = self.folder / f"{receiver}.csv"
-        await anyio.Path(books).write_text(await service.books())
-        compared = ("--receiver", receiver, "--amount-column", "amount", "--amount-field", "amount")
-        expected = 0 if agrees else 1
-        output = await self.shell("audit", *compared, "--against", str(books), expected=expected, shows=False)
-        self.say(f"$ keylane audit {' '.join(compared)} --against {books.name}")
-        for line in output.splitlines():
-            self.say(f"  {line}")
+    async def compared(self, receiver: str, service: PaymentClient) -> tuple[str, ...]:
+        """Fetch the books of a receiver, and return the command that compares our ledger with them."""
+        books = f"{receiver}.csv"
+        await (anyio.Path(self.folder) / books).write_text(await service.books())
+        columns = ("--amount-column", "amount", "--amount-field", "amount")
+        return ("audit", "--receiver", receiver, "--against", books, *columns)
 
     async def proposed(self, key: str, request: RefundRequest) -> Refund:
         """Begin a refund."""
@@ -95,7 +105,3 @@ def order_of(key: str, amount: str, paid_by: PaidBy = PaidBy.CARD) -> Order:
     return Order.model_validate(
         {"key": key, "customer": f"customer of {key}", "amount": amount, "paid_by": paid_by}
     )  # fmt: skip
-
-
-def _quoted(argument: str) -> str:
-    return argument if argument.replace("-", "").replace("/", "").replace(":", "").isalnum() else f"'{argument}'"
