@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,9 @@ from typing import Final
 import anyio
 
 from keylane import Client, Handle
+from keylane.journal.audit_reading import read_ours
+from keylane.journal.auditing import BookRow
+from keylane.journal.auditing import compare as compare_books
 from keylane.journal.effects import EffectEntry, EffectState
 from keylane.journal.key import parse_id
 from keylane.objects.receivers import qualified_id
@@ -208,15 +212,38 @@ class Chaos:
         for order in self.orders:
             for name, entry in (await self._entries(client, order)).items():
                 audit.endings[entry.state] += 1
-                bookings = books.pop(qualified_id(self._place.namespace, "Order", order.key, name, ID_LIMIT), [])
+                bookings = books.pop(self._qualified("Order", order.key, name), [])
                 audit.problems.extend(f"{order} {name}: {problem}" for problem in compare(order, entry, bookings))
                 if entry.state is EffectState.UNRESOLVED:
                     truth.add((order.key, name))
             audit.problems.extend(await self._told_wrongly(client, order))
         audit.problems.extend(f"only in the receiver's books: {operation}" for operation in books)
+        audit.problems.extend(await self._findings(client))
         audit.problems.extend(f"in the queue, and known: {item}" for item in queued - truth)
         audit.problems.extend(f"not known, and not in the queue: {item}" for item in truth - queued)
         return audit
+
+    async def _findings(self, client: Client) -> list[str]:
+        """Return what Keylane's own comparison with the receiver's books finds, beside what lies with people."""
+        spaces = [*{client.space_of(parse_id(handle.id)) for handle in self._handles.values()}]
+        receivers = {order.key: order.cell.receiver for order in self.orders}
+        paid = [booking for booking in self._receiver.books if booking.is_paid]
+        findings: list[str] = []
+        for receiver in sorted(set(receivers.values())):
+            ours = [each async for each in read_ours(client.store, spaces, receiver, self._qualified)]
+            theirs = [
+                BookRow(booking.operation, line)
+                for line, booking in enumerate(paid, 1)
+                if receivers[booking.order] == receiver
+            ]
+            found = compare_books(ours, theirs)
+            now_ms = int(time.time() * 1000)
+            if not found.is_clean(allows_queued=True, now_ms=now_ms):
+                findings.append(f"the audit of {receiver}: {found.findings}")
+        return findings
+
+    def _qualified(self, type_name: str, key: str, operation: str) -> str:
+        return qualified_id(self._place.namespace, type_name, key, operation, ID_LIMIT)
 
     async def _told_wrongly(self, client: Client, order: Order) -> list[str]:
         handle = self._handles[order]
