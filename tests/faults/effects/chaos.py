@@ -29,11 +29,13 @@ from .workers import GridWorker, Place
 
 WORKERS: Final = 4
 PARTS: Final = ("pay-1", "pay-2")
-#: How many orders come in each second, and the pauses between two things that go wrong.
 ORDERS_PER_SECOND: Final = 8
-PAUSES_SECONDS: Final = (0.3, 1.2)
+#: The pauses between two workers that are killed, those between two outages of payments, and how long these are.
+KILLS_SECONDS: Final = (0.3, 1.2)
+PAYMENTS_SECONDS: Final = (1.0, 3.0)
 OUTAGES_SECONDS: Final = (0.1, 0.8)
-REST_SECONDS: Final = 120.0
+#: Longer than the longest pause between two look-ups, which follows on many that have found nobody there.
+REST_SECONDS: Final = 330.0
 ID_LIMIT: Final = 200
 #: Workers that start beside others on a small machine keep a lease of this length.
 SETTINGS: Final[Mapping[str, object]] = {"lease_seconds": 1.0, "renewal_seconds": 0.25}
@@ -109,7 +111,7 @@ class Chaos:
         """Run all orders, and compare the books when nothing more is done."""
         try:
             await self._receiver.ready()
-            self._load_spares(WORKERS)
+            self._load_spares(1)
             for _ in range(WORKERS):
                 await self._start_worker()
             async with Client(self._place.store_url, namespace=self._place.namespace) as client:
@@ -146,7 +148,7 @@ class Chaos:
     async def _kill_workers(self) -> None:
         choose = random.Random(f"{self._seed} workers")
         while True:
-            await anyio.sleep(choose.uniform(*PAUSES_SECONDS))
+            await anyio.sleep(choose.uniform(*KILLS_SECONDS))
             self._faults["workers killed"] += 1
             victim = choose.choice(self._workers)
             self._workers.remove(victim)
@@ -156,7 +158,7 @@ class Chaos:
     async def _stop_payments(self) -> None:
         choose = random.Random(f"{self._seed} payments")
         while True:
-            await anyio.sleep(choose.uniform(*PAUSES_SECONDS))
+            await anyio.sleep(choose.uniform(*PAYMENTS_SECONDS))
             self._faults["payment outages"] += 1
             self._receiver.kill()
             await anyio.sleep(choose.uniform(*OUTAGES_SECONDS))
