@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from keylane.journal import store
 from keylane.objects import recovery
 from keylane.objects.receivers import Effect
 from keylane.objects.recovery import Contract, Question
@@ -16,7 +17,7 @@ from keylane.runtime.effect_calls import Answer, EffectCalls, MaySend, Work
 from keylane.runtime.lane import Lane
 from keylane.runtime.partition import Partition
 from keylane.runtime.settling import Settling
-from tests.faults.mutants import VARIABLE
+from tests.faults.mutants import FENCE, GAP, REPEAT, VARIABLE, without
 
 
 class Safeguard(StrEnum):
@@ -25,6 +26,7 @@ class Safeguard(StrEnum):
     NONE = ""
     INTENT = "intent"  # the call does not wait until its intent is durable
     SAME_ID = "same id"  # each attempt has an id of its own
+    FENCE = "fence"  # the store takes what an owner writes whose tenure has ended
     LEASE = "lease"  # nobody looks at the lease, and at `send_before`, as the last thing before the call
     WAITING = "waiting"  # absence counts at once
     QUALIFIED = "qualified"  # the receiver sees the handler's own operation id
@@ -39,6 +41,8 @@ def lose(safeguard: Safeguard) -> None:
             Settling.begin = call_at_once
         case Safeguard.SAME_ID:
             EffectCalls.call = call_by_another_id
+        case Safeguard.FENCE:
+            store.library = lambda: without(FENCE, REPEAT, GAP)
         case Safeguard.LEASE:
             settling.why_not = nothing_against_it
         case Safeguard.WAITING:

@@ -22,6 +22,9 @@ RED = {
         Cell(Promise.DEDUP, Hit.COMMITTED, Behaviour.DROPS): "paid 2 times",
         Cell(Promise.BOTH, Hit.SENT, Behaviour.SLOW): "paid 2 times",
     },
+    Safeguard.FENCE: {
+        Cell(Promise.NEITHER, Hit.STOPPED_SENT, Behaviour.FAST): "by answer",
+    },
     Safeguard.LEASE: {
         Cell(Promise.PUNCTUAL, Hit.STOPPED_INTENT, Behaviour.FAST): "paid 2 times",
         Cell(Promise.NEITHER, Hit.STOPPED_INTENT, Behaviour.FAST): "paid, unresolved",
