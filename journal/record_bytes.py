@@ -122,7 +122,10 @@ def decode(data: bytes) -> Record:
 
 def _accepted(r: Accepted) -> bytes:
     fields = (_ACCEPTED, r.invocation, r.handler, r.version, r.key, r.input, r.idempotency, r.client)
-    return pack(fields if r.caller is None else (*fields, r.caller.encode()))
+    caller = None if r.caller is None else r.caller.encode()
+    if r.trace is not None:
+        return pack((*fields, caller, r.trace))
+    return pack(fields if caller is None else (*fields, caller))
 
 
 def _step_completed(r: StepCompleted) -> bytes:
@@ -322,7 +325,9 @@ _target: Final[tuple[Reader, ...]] = (a_text, a_number, a_text, a_text, some_byt
 
 _LAYOUTS: Final[Mapping[int, Layout[Record]]] = {
     _ACCEPTED: Layout(
-        Accepted, (some_bytes, a_text, a_number, a_text, _maybe_bytes, _maybe_bytes, _maybe_bytes), (a_caller,)
+        Accepted,
+        (some_bytes, a_text, a_number, a_text, _maybe_bytes, _maybe_bytes, _maybe_bytes),
+        (a_caller, _maybe_bytes),
     ),
     _STEP_COMPLETED: Layout(StepCompleted, (a_place, a_text, some_bytes, *_context), (optional(nested(USAGE_LAYOUT)),)),
     _STEP_ATTEMPT_FAILED: Layout(StepAttemptFailed, (a_place, a_text, a_number, _a_failure, a_number, *_context)),

@@ -47,6 +47,7 @@ class Accepted:
         idempotency: Digest of the idempotency key, if one was given.
         client: Id of the client that waits for the answer, if one does.
         caller: The invocation that waits for the reply, if another object made the call.
+        trace: The context of the trace that it belongs to, None for none.
     """
 
     invocation: bytes
@@ -57,6 +58,7 @@ class Accepted:
     idempotency: bytes | None = None
     client: bytes | None = None
     caller: Caller | None = None
+    trace: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

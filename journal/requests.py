@@ -98,6 +98,7 @@ class Request:
         again: Whether the same request may have been put into the inbox before.
         delay_ms: How long the invocation is to wait, from when it is taken in, before it enters its lane.
         caller: Who waits for the reply to a call of another object.
+        trace: The context of the trace that it belongs to, None for none.
     """
 
     kind: RequestKind
@@ -112,6 +113,7 @@ class Request:
     again: bool = False
     delay_ms: int = 0
     caller: Caller | None = None
+    trace: bytes | None = None
 
     @property
     def may_exceed_memory(self) -> bool:
@@ -126,7 +128,10 @@ class Request:
         """Return the bytes of the request."""
         flags = self.shared * _SHARED | self.again * _AGAIN
         fields = (self.handler, self.key, self.payload, self.basis, self.idempotency_key, self.client, flags)
-        if self.caller is not None:
+        if self.trace is not None:
+            caller = None if self.caller is None else self.caller.encode()
+            fields = (*fields, self.delay_ms, caller, self.trace)
+        elif self.caller is not None:
             fields = (*fields, self.delay_ms, self.caller.encode())
         elif self.delay_ms:
             fields = (*fields, self.delay_ms)
@@ -192,9 +197,9 @@ def _request(kind: RequestKind, *fields: Any) -> Request:
 
 _FACTS: Final = len(_READERS) - 1
 #: Fields that stand behind the others where they say something.
-_LATER: Final = ("delay_ms", "caller")
+_LATER: Final = ("delay_ms", "caller", "trace")
 _LAYOUTS: Final[Mapping[int, Layout[Request]]] = {
-    tag: Layout(partial(_request, kind), _READERS, (a_number, a_caller)) for kind, tag in _TAGS.items()
+    tag: Layout(partial(_request, kind), _READERS, (a_number, a_caller, _maybe_bytes)) for kind, tag in _TAGS.items()
 }
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast, overload
 
 import anyio
 from typing_extensions import TypeForm
@@ -42,6 +42,10 @@ from .reconcile_client import ReconcileClient
 from .remote import Patience, Remote
 from .signal_sending import SignalSender
 from .sizing import partitions_for
+from .spans import spans_of
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")
@@ -77,6 +81,8 @@ class Client(SignalSender, ApprovalClient, Operating, EffectDesk, ReconcileClien
         namespace: The deployment's prefix.
         settings: The effective settings; by default from `KEYLANE_*` variables.
         local: The partitions that this process owns itself, supplied by `Runtime`.
+        tracing: Whether calls and sends are spans of OpenTelemetry, and what they ask for belongs to their traces: a
+            tracer provider, or True for the global one. By default as the settings say. Needs `keylane[otel]`.
 
     Raises:
         StoreError: The URL can't be read.
@@ -90,6 +96,7 @@ class Client(SignalSender, ApprovalClient, Operating, EffectDesk, ReconcileClien
         namespace: str = "keylane",
         settings: Settings | None = None,
         local: LocalRoutes | None = None,
+        tracing: TracerProvider | bool | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self._own_store = self._opened(store, namespace) if isinstance(store, str) else None
@@ -97,6 +104,7 @@ class Client(SignalSender, ApprovalClient, Operating, EffectDesk, ReconcileClien
         self.answers = Answers(self.store, sweep_seconds=self.settings.sweep_seconds)
         self.remote = Remote(self.store, self.answers)
         self._local = local
+        self._spans = spans_of(self.settings.tracing if tracing is None else tracing)
         self._id = os.urandom(CLIENT_BYTES)
         self._places = Places(self.store, local)
         self._payload_limit_bytes = self.settings.payload_limit_bytes
@@ -194,6 +202,9 @@ class Client(SignalSender, ApprovalClient, Operating, EffectDesk, ReconcileClien
         """
         order = self._order(target, key, rest, idempotency_key)
         try:
+            if self._spans.is_on:
+                with self._spans.asking("call", order):
+                    return await self._answer_of(order, idempotency_key, timeout)
             return await self._answer_of(order, idempotency_key, timeout)
         except CallTimeout as error:
             raise await explained(self.store, error) from None
@@ -262,8 +273,9 @@ class Client(SignalSender, ApprovalClient, Operating, EffectDesk, ReconcileClien
             raise CallError(f"{target} is shared: it leaves no history, so it can't be asked for later")
         space = await self._space(order)
         self.store.memory_of(space).check()
-        request = order.request(RequestKind.SEND, new_invocation_id(), idempotency_key, self._id, delay_ms=delay_ms)
-        entry = await self.remote.put(space, request, Patience(None))
+        with self._spans.asking("send", order):
+            request = order.request(RequestKind.SEND, new_invocation_id(), idempotency_key, self._id, delay_ms=delay_ms)
+            entry = await self.remote.put(space, request, Patience(None))
         invocation = InvocationId(space.type_name, space.number, request.invocation)
         return Handle(self, invocation, order.output, entry)
 

@@ -149,6 +149,7 @@ def _acceptance(lane: Lane, invocation: Invocation) -> list[Operation]:
         None if claim is None else claim.digest,
         invocation.client,
         invocation.caller,
+        invocation.trace,
     )
     record(invocation, fact)
     writes = operations.accept(lane.partition.space, fact)
@@ -349,6 +350,8 @@ def _finished(lane: Lane, invocation: Invocation, outcome: Outcome, now_ms: int,
     del now_ms
     if error is None:
         lane.partition.meters.ended(invocation, outcome)
+        if lane.partition.spans.is_on:
+            lane.partition.spans.ended(invocation, outcome)
         lane.partition.ended(invocation, outcome)
     elif not isinstance(error, Fenced | OwnershipLost):
         lane.refused = (*lane.refused, invocation)

@@ -153,7 +153,11 @@ class Execution:
             return
         try:
             invocation.task = asyncio.current_task()
-            packed = await self._result(invocation, ctx, arguments)
+            if lane.partition.spans.is_on:
+                with lane.partition.spans.running(invocation):
+                    packed = await self._result(invocation, ctx, arguments)
+            else:
+                packed = await self._result(invocation, ctx, arguments)
         except (TerminalError, InvalidOutput, PayloadTooLarge) as error:
             await self._conclude(lane, invocation, ctx, Rejected(failure_of(error, self._details_limit_bytes)))
         except BaseException as error:

@@ -199,6 +199,7 @@ class Intake:
         invocation.entry = entry
         invocation.client = request.client
         invocation.caller = caller
+        invocation.trace = request.trace
         if request.delay_ms:
             self._take_later(partition, request, invocation)
         else:
@@ -268,6 +269,8 @@ class Intake:
         self._check_size(partition, payload)
         invocation = Invocation(raw_id, handler, payload)
         invocation.listeners.append(partial(_tell, future))
+        if partition.spans.is_on:
+            invocation.trace = partition.spans.carried()
         self._enter(partition, key_text, invocation, basis, idempotency_key)
         return future
 

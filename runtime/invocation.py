@@ -98,6 +98,7 @@ class Invocation:
         "spent_before",
         "standing",
         "task",
+        "trace",
         "unmarked",
     )
 
@@ -107,6 +108,8 @@ class Invocation:
         self.payload = payload
         self.client: bytes | None = None
         self.caller: Caller | None = None
+        #: The context of the trace that it belongs to.
+        self.trace: bytes | None = None
         #: When its waits end at the latest, in the partition's time, by place; None where none of them does by itself.
         self.dues: dict[Place, int] | None = None
         #: Runs its branches, while its handler runs and has any.

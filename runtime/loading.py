@@ -346,6 +346,7 @@ class Loading:
         invocation.accepted = True
         invocation.client = accepted.client if is_readable else None
         invocation.caller = accepted.caller if is_readable else None
+        invocation.trace = accepted.trace if is_readable else None
         if is_readable and handler is None:
             invocation.asked_for = (accepted.handler, accepted.version)
         partition.open[found.raw_id] = invocation

@@ -107,6 +107,7 @@ class Messages:
                 index, space.type_name, space.number, order.key_text, order.handler_name, raw_id, delay_ms,
                 *ctx.carried(),
             )  # fmt: skip
+            order.trace = lane.partition.spans.of(invocation)
             request = order.request(RequestKind.OBJECT_SEND, raw_id, None, None, delay_ms=delay_ms)
             await self._write(ctx, lane, invocation, fact, [post(lane, space, request.encode())])
             found = fact
@@ -162,6 +163,7 @@ class Messages:
             releases=ctx.release is not None,
         )  # fmt: skip
         caller = _caller(ctx, lane, invocation, index)
+        order.trace = lane.partition.spans.of(invocation)
         request = order.request(RequestKind.OBJECT_CALL, raw_id, None, None, caller=caller)
         still = standing_still(ctx, lane, invocation, operations.stand_still(lane.key_text))
         more = [post(lane, space, request.encode()), *still]

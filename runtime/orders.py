@@ -34,7 +34,9 @@ class Order:
         key_text: The key, not checked yet.
     """
 
-    __slots__ = ("basis", "handler_name", "key_text", "object_name", "output", "partitions", "payload", "shared")
+    __slots__ = (
+        "basis", "handler_name", "key_text", "object_name", "output", "partitions", "payload", "shared", "trace"
+    )  # fmt: skip
 
     def __init__(self, object_name: str, handler_name: str, key_text: str) -> None:
         self.object_name = object_name
@@ -45,6 +47,8 @@ class Order:
         self.output: Boundary[Any] | None = None
         self.partitions: int | None = None
         self.shared = False
+        #: The context of the trace that it belongs to.
+        self.trace: bytes | None = None
 
     @property
     def only_takes_in(self) -> bool:
@@ -76,6 +80,7 @@ class Order:
             again,
             delay_ms,
             caller,
+            self.trace,
         )
 
 

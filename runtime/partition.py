@@ -23,6 +23,7 @@ from .lane import Lane
 from .meters import NO_METERS, Meters
 from .partition_clock import PartitionClock
 from .recent_ids import RecentIds
+from .spans import NO_SPANS, Spans
 from .turning_away import turn_away_lane
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ class Partition:
 
     #: Told what happens here, in numbers.
     meters: Meters = NO_METERS
+    #: Makes the spans of traces.
+    spans: Spans = NO_SPANS
     #: When it was taken over, while it has open work that has not gone on yet; of a clock of this process.
     taken_at: float | None = None
 

@@ -22,10 +22,13 @@ from ..objects.virtual_object import VirtualObject
 from .client import Client
 from .meters import Counters
 from .sizing import sized
+from .spans import spans_of
 from .unsettled import refuse_unsettled
 from .worker import Worker
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
     from ..journal.observer import Observer
 
 logger = logging.getLogger("keylane.runtime")
@@ -45,6 +48,8 @@ class Runtime:
         observer: Told of every state change that is sent; for tests.
         metrics_port: Where Prometheus finds the metrics of this worker, on `metrics_host` of the settings; 0 for any
             free port. By default that of the settings, else none. Needs `pip install keylane[metrics]`.
+        tracing: Whether invocations, steps, effects and this client's calls are spans of OpenTelemetry: a tracer
+            provider, or True for the global one. By default as the settings say. Needs `pip install keylane[otel]`.
 
     Raises:
         UnsafeStore: On entering: the server evicts, keeps nothing, or syncs less than `durability` promises.
@@ -63,6 +68,7 @@ class Runtime:
         allow_unsafe: bool = False,
         observer: Observer | None = None,
         metrics_port: int | None = None,
+        tracing: TracerProvider | bool | None = None,
     ) -> None:
         self.app = app_of(app, settings=settings)
         self.settings = self.app.settings
@@ -71,6 +77,7 @@ class Runtime:
         self.durability: Durability = durability
         self._allow_unsafe = allow_unsafe
         self._observer = observer
+        self._tracing = self.settings.tracing if tracing is None else tracing
         self._asked_port = self.settings.metrics_port if metrics_port is None else metrics_port
         self._metrics_port: int | None = None
         self._stack = contextlib.AsyncExitStack()
@@ -137,11 +144,18 @@ class Runtime:
         await declare_durability(self._store, self.durability)
         self.settings = await sized(self.settings, self._store, self.app)
         worker = Worker(self.app, self._store, self.settings, restart_may_lose=may_lose)
+        worker.spans = spans_of(self._tracing)
         if self._asked_port is not None:
             counters = worker.meters = Counters()
             self._metrics_port = self._show(worker, counters, self._asked_port)
         self._worker = await self._stack.enter_async_context(worker)
-        client = Client(self._store, namespace=self.namespace, settings=self.settings, local=self._worker.doors)
+        client = Client(
+            self._store,
+            namespace=self.namespace,
+            settings=self.settings,
+            local=self._worker.doors,
+            tracing=self._tracing,
+        )
         self._client = await self._stack.enter_async_context(client)
 
     def _show(self, worker: Worker, counters: Counters, port: int) -> int:

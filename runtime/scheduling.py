@@ -32,6 +32,7 @@ def schedule(partition: Partition, key_text: str, invocation: Invocation, delay_
         invocation.payload,
         None if claim is None else claim.digest,
         invocation.client,
+        trace=invocation.trace,
     )
     writes = operations.accept_later(partition.space, fact, delay_ms)
     writes.extend(claim_writes(partition, invocation, "?"))

@@ -111,7 +111,9 @@ class Settling:
         else:
             seen_id = id_for_receiver(partition, key_text, effect, operation)
             may_send = partial(why_not, partition, entry.send_before_ms)
-            answer = await self.calls.call(effect, seen_id, entry.params, may_send)
+            with partition.spans.effect(partition, key_text, entry, "effect") as span:
+                answer = await self.calls.call(effect, seen_id, entry.params, may_send)
+                partition.spans.came_to(span, answer)
         decide = partial(called, partition, attempt, answer, self._pause_ms(partition, attempt, answer))
         if await self.changes.change(partition, key_text, operation, decide) is None and partition.phase is Phase.LOST:
             # Whoever owns it now finds that out of the receiver, or has to ask people.
@@ -207,7 +209,9 @@ class Settling:
         seen_id = id_for_receiver(partition, work.key_text, effect, work.operation)
         # An answer says what was so when it was asked, and no later.
         asked_ms = partition.now_ms()
-        answer = await self.calls.look_up(effect, seen_id, entry.params)
+        with partition.spans.effect(partition, work.key_text, entry, "look-up") as span:
+            answer = await self.calls.look_up(effect, seen_id, entry.params)
+            partition.spans.came_to(span, answer)
         decide = partial(found_out, partition, entry.attempt, answer, asked_ms, by=by, reason=reason)
         return await self.changes.change(partition, work.key_text, work.operation, decide, more)
 

@@ -273,7 +273,8 @@ class Steps:
                 await self.record(ctx, lane, invocation, fact, [])
                 lane.partition.meters.model_asked(invocation, fact, is_again=is_again)
             try:
-                packed = await self._attempt(plan)
+                with lane.partition.spans.step(invocation, plan.name, attempt):
+                    packed = await self._attempt(plan)
             except TerminalError as error:
                 if plan.on_exhausted == "park":
                     await self._park_undo(ctx, lane, invocation, plan, error)

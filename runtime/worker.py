@@ -51,6 +51,7 @@ from .signal_boxes import SignalBoxes
 from .signal_delivery import SignalDelivery
 from .signal_intake import SignalIntake
 from .slots import Slots
+from .spans import NO_SPANS, Spans
 from .steps import Steps
 from .timers import Timers
 from .validating import VALIDATOR_SLOTS, Validating, Validation
@@ -88,6 +89,8 @@ class Worker:
 
     #: Told what happens, in numbers; set before it is opened.
     meters: Meters = NO_METERS
+    #: Makes the spans of traces; likewise.
+    spans: Spans = NO_SPANS
 
     def __init__(self, app: App, store: Store, settings: Settings, *, restart_may_lose: bool = False) -> None:
         self._app = app
@@ -389,7 +392,7 @@ class Worker:
             acquired.now_ms,
         )
         partition.history, partition.doubt = acquired.history, acquired.doubt
-        partition.meters = self.meters
+        partition.meters, partition.spans = self.meters, self.spans
         self.meters.watch(partition)
         return partition
 

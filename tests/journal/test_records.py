@@ -103,6 +103,7 @@ RECORDS: dict[str, Record] = {
     "completed": Completed(),
     "failed": Failed(FAILURE),
     "accepted_of_a_caller": Accepted(RAW_ID, "reserve", 1, "acme/s-1", b"\x01", caller=CALLER),
+    "accepted_in_a_trace": Accepted(RAW_ID, "reserve", 1, "acme/s-1", b"\x01", trace=RAW_ID + b"12345678\x01"),
     "scheduled": Scheduled(86_400_000),
     "released": Released(),
     "message_sent": MessageSent(2, "Stock", 3, "acme/s-1", "reserve", RAW_ID, 5_000, READS, (b"\x01",)),
@@ -221,7 +222,9 @@ def test_fields_of_a_later_version_are_let_be(record: Record) -> None:
     """A worker of this version reads what the next one wrote behind the fields that it knows."""
     known = fields_of(encode(record))
     match record:
-        case Accepted(caller=None) | StepCompleted(usage=None):
+        case Accepted(caller=caller, trace=None):
+            known.extend([None] if caller is not None else [None, None])
+        case StepCompleted(usage=None):
             known.append(None)
         case CallStarted(releases=False) | TimerSet(releases=False) | WaitStarted(releases=False):
             known.append(False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -43,6 +44,7 @@ requests = st.builds(
     again=st.booleans(),
     delay_ms=st.integers(0, 2**48),
     caller=st.none() | callers,
+    trace=st.none() | st.binary(min_size=25, max_size=25),
 )
 
 
@@ -95,7 +97,16 @@ def test_request_of_a_later_release_is_read() -> None:
     request = Request(RequestKind.SEND, RAW_ID, "refund", "acme/o-1", b"\x01", again=True)
     fields: list[object] = msgpack.unpackb(request.encode())
 
-    assert Request.decode(msgpack.packb([*fields, 0, None, "new"])) == request
+    assert Request.decode(msgpack.packb([*fields, 0, None, None, "new"])) == request
+
+
+def test_a_trace_stands_behind_all_that_an_earlier_release_reads() -> None:
+    """One that knows of no traces reads the same request without it."""
+    request = Request(RequestKind.SEND, RAW_ID, "refund", "acme/o-1", b"\x01", trace=bytes(25))
+    fields: list[object] = msgpack.unpackb(request.encode())
+
+    assert fields[-2:] == [None, bytes(25)]
+    assert Request.decode(msgpack.packb(fields[:-1])) == replace(request, trace=None)
 
 
 def test_the_bytes_of_a_message_are_golden() -> None:

@@ -21,6 +21,7 @@ DISTRIBUTION_OF = {
     "typing_extensions": "typing-extensions",
     "pydantic_settings": "pydantic-settings",
     "prometheus_client": "prometheus-client",
+    "opentelemetry": "opentelemetry-api",
 }
 
 

@@ -164,7 +164,11 @@ async def test_tenants_do_not_grow_without_end(runtime: Runtime, monkeypatch: py
 async def test_what_waits_has_an_age(runtime: Runtime) -> None:
     """One holds the lane, the next has waited behind it since it was taken in."""
     holding = await runtime.client.send(hold, "acme/a")
+    with anyio.fail_after(20):
+        while (await holding.describe()).status != "waiting":
+            await anyio.sleep(0.01)
     behind = await runtime.client.send(add, "acme/a", 1)
+    await behind.accepted(timeout=20)
     first = await scrape(runtime)
     second = await scrape(runtime)
     assert of(first, "keylane_queued_invocations", object="Shop") == 1
