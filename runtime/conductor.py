@@ -330,6 +330,12 @@ class Conductor(BranchTasks):
         self._check_over()
         self._journal.write(fact, more)
 
+    def say_withdrawn(self) -> None:
+        """Withdraw what a failure has ended: the branch that runs now goes on after it, and makes a command."""
+        self._check_over()
+        self._ctx.check_current()
+        self._journal.say_withdrawn(self.current.path)
+
     def _settled(self, fact: Record) -> None:
         """Go on once a record is durable."""
         if isinstance(fact, OF_GOING_STEPS):

@@ -124,6 +124,9 @@ class Signals(Messages):
         await self._steps.may_begin(ctx, lane, invocation)
         if awakeable is None:
             await self._read_box(ctx, lane)
+        if ctx.conductor is not None:
+            # What a failure has ended may give back what this waits for.
+            ctx.conductor.say_withdrawn()
         fact = WaitStarted(ctx.take_index(), name, awakeable, timeout_ms, *ctx.carried())
         early = self._early(lane, invocation, fact)
         if early is not None:

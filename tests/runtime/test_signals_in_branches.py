@@ -65,6 +65,20 @@ async def hear(ctx: ObjectContext) -> str:
     return await ctx.signal("go", str)
 
 
+@order.handler
+async def lost_and_wanted(ctx: ObjectContext) -> list[Any]:
+    """Lose a race with a signal that came early, deep in the branch that loses, and wait for it at once."""
+
+    async def at_once() -> str:
+        return "at once"
+
+    async def deep() -> list[str]:
+        return list(await ctx.gather(ctx.signal("go", str, timeout=600)))
+
+    first = await ctx.select(deep=deep(), at_once=at_once())
+    return [*first, await ctx.signal("go", str, timeout=300)]
+
+
 app = App([order])
 
 
@@ -228,3 +242,10 @@ async def test_a_signal_that_was_taken_by_a_wait_that_had_lost_is_given_to_the_n
     told = await runtime.client.inspect("Order", "acme/1")
     assert told.signals == ()
     assert "withdrawn" in [event.what for event in told.timeline]
+
+
+async def test_what_a_loser_gives_back_is_there_for_the_wait_that_comes_next(runtime: Runtime) -> None:
+    """It is given back when the handler goes on, which is before that looks at what has come."""
+    await runtime.client.signal_object(order, "acme/o-early", "go", "early", timeout=10)
+    handle = await runtime.client.send(lost_and_wanted, "acme/o-early")
+    assert await handle.result(timeout=20) == ["at_once", "at once", "early"]
