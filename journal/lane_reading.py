@@ -17,7 +17,7 @@ from .mail import MAILED, Mail
 from .messages import Attached
 from .place import Place
 from .record_bytes import decode
-from .records import Paused, Record, Restarted
+from .records import AttemptFailed, Paused, Record, Restarted
 from .restarting import dropped, what_counts
 from .snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words, older_words
 from .store import Store, store_error
@@ -43,6 +43,7 @@ class OpenInvocation:
         last_ms: The partition's time at its last record.
         mail: Its signals and awakeables, None for one that has neither.
         attached: Those that wait for its end without having asked for it.
+        failed_ms: The partition's time at its newest failed attempt, 0 for one that has none.
     """
 
     raw_id: bytes
@@ -54,6 +55,7 @@ class OpenInvocation:
     last_ms: int = 0
     mail: Mail | None = None
     attached: tuple[Attached, ...] = ()
+    failed_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ async def read_runnable(store: Store, space: PartitionSpace) -> list[str]:
 def _invocation(raw_id: bytes, entries: list[Entry]) -> OpenInvocation:
     records: list[Record] = []
     written_ms: dict[Place, int] = {}
-    last_ms, mail = 0, None
+    last_ms, failed_ms, mail = 0, 0, None
     begun_ms = int(entries[0][0].partition(b"-")[0]) if entries else 0
     for entry_id, fields in entries:
         try:
@@ -192,12 +194,16 @@ def _invocation(raw_id: bytes, entries: list[Entry]) -> OpenInvocation:
         newest, last_ms = records[-1], int(entry_id.partition(b"-")[0])
         if isinstance(newest, TimerSet | WaitStarted | StepAttemptFailed):
             written_ms[newest.index] = last_ms
+        if isinstance(newest, AttemptFailed | StepAttemptFailed):
+            failed_ms = last_ms
         if type(newest) in MAILED:
             mail = mail or Mail()
             mail.note(newest, last_ms)
         elif isinstance(newest, Restarted) and mail is not None:
             mail.drop(dropped(what_counts(records[:-1]), newest.kept))
-    return OpenInvocation(raw_id, records, begun_ms=begun_ms, written_ms=written_ms, last_ms=last_ms, mail=mail)
+    return OpenInvocation(
+        raw_id, records, begun_ms=begun_ms, written_ms=written_ms, last_ms=last_ms, mail=mail, failed_ms=failed_ms
+    )  # fmt: skip
 
 
 def _ends_parked(entries: list[Entry]) -> bool:

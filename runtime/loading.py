@@ -386,7 +386,26 @@ class Loading:
             invocation.hold = Hold.WAITING
             self._ask_for_timer(lane, invocation, extras)
         elif found.raw_id in extras.waits:
-            self._wait(lane, invocation, extras.waits[found.raw_id])
+            self._wait_for_attempt(lane, invocation, found, extras)
+
+    def _wait_for_attempt(self, lane: Lane, invocation: Invocation, found: OpenInvocation, extras: _Extras) -> None:
+        """Have the next attempt begin when it is due, whatever else of the invocation is due later.
+
+        The due time that the store has is that of a wait once the attempt has begun, and until its own was written.
+        """
+        partition, standing, due_ms = lane.partition, invocation.standing, extras.waits[found.raw_id]
+        own_ms = due_ms
+        if standing is not None and standing.retry_after_ms is not None:
+            own_ms = found.failed_ms + standing.retry_after_ms
+        if due_ms <= own_ms:
+            self._wait(lane, invocation, due_ms)
+            return
+        left_ms = own_ms - partition.now_ms()
+        if left_ms <= 0:
+            self._ask_for_timer(lane, invocation, extras)
+            return
+        lane.commit([operations.schedule(found.raw_id, left_ms)])
+        self._wait(lane, invocation, own_ms)
 
     def _ask_for_timer(self, lane: Lane, invocation: Invocation, extras: _Extras) -> None:
         """Have the end of a sleep noticed, also where its due time has been lost."""

@@ -65,6 +65,35 @@ async def retry(ctx: ObjectContext) -> None:
     await _first_of(ctx, fail_first)
 
 
+async def _beside_a_wait(ctx: ObjectContext) -> None:
+    """Leave a branch behind that waits for long."""
+
+    async def at_once() -> str:
+        return "at once"
+
+    async def at_length() -> str:
+        return await ctx.signal("go", str, timeout=MONTH)
+
+    async for _ in ctx.as_completed(at_once(), at_length()):
+        break
+
+
+@team.handler
+async def retry_beside(ctx: ObjectContext) -> None:
+    await _beside_a_wait(ctx)
+    await ctx.run("settle", str, "settled")
+    await ctx.run("work", fail_first, retry=RetryPolicy(first=timedelta(milliseconds=1)))
+
+
+@team.handler(retry=RetryPolicy(first=timedelta(milliseconds=1)))
+async def fail_beside(ctx: ObjectContext) -> None:
+    await _beside_a_wait(ctx)
+    await ctx.run("settle", str, "settled")
+    if ctx.attempt == 1:
+        raise ValueError("not yet")
+    await ctx.run("work", never_end)
+
+
 @contextlib.asynccontextmanager
 async def owner(url: str, namespace: str) -> AsyncGenerator[Runtime]:
     """Run a worker until its step is under way."""
@@ -86,6 +115,22 @@ async def test_a_step_in_a_branch_is_begun_again_while_the_handler_itself_waits(
         with anyio.fail_after(20):
             while (await runtime.client.describe(handle.id)).status != "waiting":
                 await anyio.sleep(0.01)
+    before = attempts["work"]
+
+    async with owner(store_url, namespace):
+        pass
+
+    assert attempts["work"] == before + 1
+
+
+@pytest.mark.parametrize("handler", [retry_beside, fail_beside])
+async def test_an_attempt_that_had_begun_is_begun_again_whatever_else_is_due_later(
+    store_url: str, namespace: str, handler: Handler[Any, Any]
+) -> None:
+    """The due time that is left in the store is that of the wait in a branch: it says nothing of the attempt."""
+    attempts.clear()
+    async with owner(store_url, namespace) as runtime:
+        await runtime.client.send(handler, "acme/crew")
     before = attempts["work"]
 
     async with owner(store_url, namespace):
