@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 from rich.console import Console
 
-from keylane import Client
+from keylane import Client, Runtime
 from keylane.journal.embedded import EmbeddedStore
 from keylane.runtime import collector
 
@@ -25,6 +25,8 @@ from .report import as_json, print_table
 from .start import measure_start
 from .workloads import OTHER_PROCESS, SHARED_READ, WORKLOADS, Handler, Workload
 
+#: Which commits a refund takes; the first is one with the intent where nothing is slow.
+REFUND_COMMITS = "intent and outcome of its effect, its end, and its acceptance where that took more than 50 ms"
 NAMES = (*(workload.name for workload in WORKLOADS), SHARED_READ.name, OTHER_PROCESS.name, "start")
 
 
@@ -56,12 +58,17 @@ class Bench:
     Args:
         store_url: The server.
         floor: The bare commit path.
-        client: The client of the worker in this process.
+        runtime: The worker in this process.
     """
 
     store_url: str
     floor: floor.Floor
-    client: Client
+    runtime: Runtime
+
+    @property
+    def client(self) -> Client:
+        """The client of the worker in this process."""
+        return self.runtime.client
 
     async def ratio(self, workload: Workload, rounds: int) -> Row:
         """Measure floor and engine in turn."""
@@ -86,7 +93,7 @@ async def open_bench() -> AsyncGenerator[Bench]:
             floor.open_floor(store.url) as bare,
             engine.open_runtime(store.url) as runtime,
         ):
-            yield Bench(store.url, bare, runtime.client)
+            yield Bench(store.url, bare, runtime)
 
 
 async def measure(options: Options) -> tuple[list[Row], dict[str, str]]:
@@ -100,6 +107,9 @@ async def measure(options: Options) -> tuple[list[Row], dict[str, str]]:
             if name != "start":
                 progress.print(f"measuring {name} …")
                 rows.append(await _measure_row(bench, name, options))
+        if Handler.REFUND.value in options.names:
+            count = engine.commits_each(bench.runtime, Handler.REFUND.value)
+            described["commits"] = f"{count:g} for a refund: {REFUND_COMMITS}"
     if "start" in options.names:
         progress.print("measuring start …")
         rows.append((await anyio.to_thread.run_sync(measure_start, options.rounds))[0])

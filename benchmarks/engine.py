@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from keylane import App, Client, ObjectContext, Runtime, SharedContext, VirtualObject
+import statistics
+from datetime import timedelta
+
+from keylane import App, Client, Deduplicates, ObjectContext, Receiver, Runtime, SharedContext, VirtualObject
 
 from .harness import Call
-from .workloads import STEPS, Add, Count, Handler, charge
+from .workloads import STEPS, Add, Count, Handler, charge, pay
 
 NAMESPACE = "benchmarks"
 
-counter = VirtualObject("Counter", owner="benchmarks")
+receiver = Receiver("payments", owner="benchmarks", deduplicates=Deduplicates(timedelta(hours=1)))
+
+
+@receiver.effect("refund")
+async def send_refund(operation_id: str, request: Add) -> dict[str, int]:
+    """Ask a receiver that answers at once."""
+    return await pay(operation_id, request)
+
+
+counter = VirtualObject("Counter", owner="benchmarks", effects=[send_refund])
 
 
 @counter.handler
@@ -28,6 +40,18 @@ async def add_in_steps(ctx: ObjectContext, request: Add) -> Count:
     count = await ctx.get("count", int, 0) + request.n
     ctx.set("count", count)
     return Count(count=count)
+
+
+@counter.handler
+async def refund(ctx: ObjectContext, request: Add) -> Count:
+    """Add to the key's count once a receiver was asked."""
+    await ctx.effect(send_refund, operation_id="refund-1", params=request)
+    count = await ctx.get("count", int, 0) + request.n
+    ctx.set("count", count)
+    return Count(count=count)
+
+
+HANDLERS = {Handler.ADD: add, Handler.ADD_IN_STEPS: add_in_steps, Handler.REFUND: refund}
 
 
 @counter.shared
@@ -55,12 +79,23 @@ def adding(client: Client, handler: Handler) -> Call:
         client: Of the worker's process or of any other.
         handler: Which handler does it.
     """
-    called = add if handler is Handler.ADD else add_in_steps
+    called = HANDLERS[handler]
 
     async def call(key: str) -> int:
         return (await client.call(called, key, Add(n=1))).count
 
     return call
+
+
+def commits_each(runtime: Runtime, workload: str) -> float:
+    """Return how many commits the invocations of a workload took in the median, one invocation to a key.
+
+    Args:
+        runtime: The worker that ran them.
+        workload: Its name.
+    """
+    lanes = [lane for partition in runtime.worker.partitions for lane in partition.lanes.values()]
+    return statistics.median(lane.commits for lane in lanes if lane.key.key.startswith(f"{workload}-"))
 
 
 def reading(client: Client) -> Call:

@@ -26,7 +26,7 @@ from redis.backoff import NoBackoff
 
 from . import workloads
 from .harness import Call
-from .workloads import STEPS, Add, Count, charge
+from .workloads import STEPS, Add, Count, charge, pay
 
 PARTITIONS = 16
 LANE_SLOTS = 256
@@ -277,6 +277,21 @@ async def add_in_steps(ctx: Context, request: Add) -> Count:
     return await add(ctx, request)
 
 
+async def refund(ctx: Context, request: Add) -> Count:
+    """Add to the key's count once a receiver was asked: what is intended is written first, then what came of it."""
+    await ctx.run("intent", charge)
+    await pay("refund-1", request)
+    await ctx.run("outcome", charge)
+    return await add(ctx, request)
+
+
+HANDLERS: dict[workloads.Handler, Handler] = {
+    workloads.Handler.ADD: add,
+    workloads.Handler.ADD_IN_STEPS: add_in_steps,
+    workloads.Handler.REFUND: refund,
+}
+
+
 def adding(floor: Floor, handler: workloads.Handler) -> Call:
     """Return the call that adds one to a key.
 
@@ -284,7 +299,7 @@ def adding(floor: Floor, handler: workloads.Handler) -> Call:
         floor: An open floor.
         handler: Which handler does it.
     """
-    called = add if handler is workloads.Handler.ADD else add_in_steps
+    called = HANDLERS[handler]
 
     async def call(key: str) -> int:
         return (await floor.call(called, key, Add(n=1))).count

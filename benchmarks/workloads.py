@@ -29,11 +29,18 @@ async def charge() -> dict[str, int]:
     return {"amount": 40, "fee": 1}
 
 
+async def pay(operation_id: str, request: Add) -> dict[str, int]:
+    """Stand for a receiver that answers at once, so that only what is written before and after it is measured."""
+    del operation_id
+    return {"amount": request.n, "fee": 1}
+
+
 class Handler(StrEnum):
     """Which handler a workload calls."""
 
     ADD = "add"
     ADD_IN_STEPS = "add_in_steps"
+    REFUND = "refund"
 
 
 class Figure(StrEnum):
@@ -131,6 +138,15 @@ WORKLOADS = (
         invocations=4_800,
         keys=None,
         target=Target(Figure.RATE, 0.6, "× floor"),
+    ),
+    Workload(
+        name="refund",
+        title="refund: one effect, distinct keys, 64 callers",
+        handler=Handler.REFUND,
+        callers=64,
+        invocations=3_200,
+        keys=None,
+        target=Target(Figure.RATE, 0.3, "× floor"),
     ),
     Workload(
         name="single",
