@@ -50,7 +50,7 @@ class Park:
         if self.result is None:
             self.result = (value, error)
             if self.fiber is not None:
-                self.fiber.world.ready.append(self.fiber)
+                self.fiber.world.wake(self.fiber)
 
 
 class Fiber:
@@ -67,23 +67,26 @@ class Fiber:
         self.value: Any = None
         self.error: BaseException | None = None
         self.listeners: list[Callable[[Fiber], None]] = []
-        world.ready.append(self)
+        world.wake(self)
 
     def throw(self, error: BaseException) -> None:
         """Cut it off where it stands."""
         if self.is_done or self.thrown is not None:
             return
         self.thrown = error
-        if self not in self.world.ready:
-            self.world.ready.append(self)
+        self.world.wake(self)
 
     def step(self) -> None:
         """Run it to its next place."""
+        assert not self.is_done, "a fiber that has ended goes on"
         park, self.park = self.park, None
         self.world.current = self
         try:
             if self.thrown is not None:
                 error, self.thrown = self.thrown, None
+                if park is not None:
+                    # What comes for it later finds nobody here.
+                    park.fiber = None
                 if park is not None and park.cut is not None:
                     park.cut()
                 self.is_in_step = False
@@ -103,7 +106,7 @@ class Fiber:
         assert self.park is not None
         self.park.fiber = self
         if self.park.result is not None:
-            self.world.ready.append(self)
+            self.world.wake(self)
         self.invocation.look_at_cancel()
 
     def _end(self, value: Any, error: BaseException | None) -> None:
@@ -322,6 +325,11 @@ class World:
         self.invocations: dict[int, Invocation] = {}
         self.awakeables: dict[int, Awakeable] = {}
         self._numbers = itertools.count()
+
+    def wake(self, fiber: Fiber) -> None:
+        """Let a fiber go on, once: it may be cut off, and what it waited for may come, before it does."""
+        if not fiber.is_done and fiber not in self.ready:
+            self.ready.append(fiber)
 
     def post(self, channel: Any, deliver: Callable[[], object]) -> None:
         """Have something happen, behind what goes the same way."""
