@@ -174,7 +174,7 @@ class Agenda:
         for data in due.ids:
             self._begin(partition, data)
         if not due.ids and due.next_in_ms is None:
-            if is_current:
+            if is_current and partition not in self._ask_times:
                 self._in_use.pop(partition, None)
         elif len(due.ids) == limit:
             self.ask_in(partition, int(MORE_AGAIN_SECONDS * 1000))

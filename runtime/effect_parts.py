@@ -55,7 +55,7 @@ class EffectParts:
         self.reconciling = Reconciling(store, errands, self.at_hand, self.by_hand)
         self.authority = Authority()
         self.proposals = ProposalChanges(waits)
-        self.proposals.ask_in = self.agenda.ask_in
+        self.proposals.ask_after = self.agenda.ask_after
         self.deciding = Deciding(self.dockets, self.authority, self.proposals)
         self.approvals = ApprovalChecks(self.authority, self.proposals)
         self.settling.attempts.approvals = self.approvals

@@ -127,7 +127,7 @@ class ProposalChanges:
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
         #: Told that something of a partition falls due after a delay.
-        self.ask_in: Callable[[Partition, int], None] = _unheard
+        self.ask_after: Callable[[Lane, int], None] = _unheard
         waits.on_withdrawn.append(self._forget_waiter)
 
     def changed(
@@ -164,7 +164,7 @@ class ProposalChanges:
         if at_ms is None:
             return [operations.take_off_agenda(partition.space, item)]
         delay_ms = max(at_ms - now_ms, 0)
-        self.ask_in(partition, delay_ms)
+        self.ask_after(lane, delay_ms)
         if entry.state in CLOSED and not entry.waiters:
             # Nobody waits for it to be forgotten.
             old = old_item_of(lane, entry)
@@ -299,5 +299,5 @@ def _nothing() -> None:
     pass
 
 
-def _unheard(partition: Partition, delay_ms: int) -> None:
-    del partition, delay_ms
+def _unheard(lane: Lane, delay_ms: int) -> None:
+    del lane, delay_ms

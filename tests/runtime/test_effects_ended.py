@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from keylane import (
+    CallTimeout,
     Cancelled,
     CancelOutcome,
     CancelReport,
@@ -256,6 +257,15 @@ async def test_the_report_of_a_cancel_tells_of_effects_that_stay(h: Harness) -> 
     report = await cancelled(handle)
     assert report.committed == ("payments.refund r",)
     assert report.unknown == ()
+
+
+async def test_time_does_not_jump_to_when_an_effect_is_forgotten(h: Harness) -> None:
+    """Nobody waits for that, also while somebody waits for something else that is never due."""
+    handle = await h.send(refund_and_wait, KEY, "r")
+    before = h.now()
+    with pytest.raises(CallTimeout):
+        await handle.result(timeout=1)
+    assert h.now() - before < timedelta(days=1)
 
 
 async def test_an_invocation_that_is_begun_again_gets_the_outcome_that_there_is(h: Harness) -> None:

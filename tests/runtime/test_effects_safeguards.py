@@ -271,12 +271,3 @@ async def test_a_settled_effect_is_kept_and_then_forgotten(h: Harness) -> None:
     spaces = [store.space("Order", number) for number in range(2)]
     left = await store.together([("EXISTS", space.agenda, space.effects(KEY)) for space in spaces])
     assert left == [0, 0]
-
-
-async def test_time_does_not_jump_to_when_an_effect_is_forgotten(h: Harness) -> None:
-    """Nobody waits for that."""
-    await h.call(refund, KEY, "r")
-    before = h.now()
-    await h.call(refund, KEY, "r")
-    await h.settled()
-    assert h.now() - before < timedelta(days=1)
