@@ -261,7 +261,9 @@ async def test_the_report_of_a_cancel_tells_of_effects_that_stay(h: Harness) -> 
 
 async def test_time_does_not_jump_to_when_an_effect_is_forgotten(h: Harness) -> None:
     """Nobody waits for that, also while somebody waits for something else that is never due."""
+    bank.whims.append("lose the answer")
     handle = await h.send(refund_and_wait, KEY, "r")
+    await h.settled()
     before = h.now()
     with pytest.raises(CallTimeout):
         await handle.result(timeout=1)
