@@ -28,6 +28,8 @@ class RepairOrder:
         calls: Raw ids of invocations whose calls of other objects may be lost.
         outboxes: Partitions, as `Type.number`, to which messages may be stuck.
         values: Large values that may be missing in the index of the partition, each as the index names it.
+        docket: Effects and proposals of which agenda, queue or open proposals may say something wrong, each as these
+            name it.
     """
 
     by: str
@@ -41,11 +43,12 @@ class RepairOrder:
     calls: tuple[bytes, ...] = ()
     outboxes: tuple[bytes, ...] = ()
     values: tuple[bytes, ...] = ()
+    docket: tuple[bytes, ...] = ()
 
     def encode(self) -> bytes:
         """Return the bytes of the order."""
         names = (self.lane, self.due, self.streams, self.results, self.days, self.claims)
-        later = (self.calls, self.outboxes, self.values)
+        later = (self.calls, self.outboxes, self.values, *((self.docket,) if self.docket else ()))
         return pack((_REPAIR_ORDER, self.by, *names, int(self.reads_inbox), *later))
 
     @classmethod
@@ -66,5 +69,5 @@ def _order(by: str, *fields: object) -> RepairOrder:
 _REPAIR_ORDER: Final = 121
 _NAMES_COUNT: Final = 6
 _NAMES: Final = (sequence_of_bytes,) * _NAMES_COUNT
-_LATER: Final = (sequence_of_bytes,) * 3
+_LATER: Final = (sequence_of_bytes,) * 4
 _ORDERS: Final[Mapping[int, Layout[RepairOrder]]] = {_REPAIR_ORDER: Layout(_order, (a_text, *_NAMES, a_number), _LATER)}

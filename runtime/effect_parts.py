@@ -11,6 +11,7 @@ from .at_hand import AtHand
 from .authority import AUTHORITY_SLOTS, Authority, Question, tenant_of
 from .deciding import Deciding
 from .docket import Dockets
+from .docket_mending import DocketMending
 from .effect_attempts import EffectAttempts
 from .effect_calls import EffectCalls
 from .effect_changes import EffectChanges
@@ -56,6 +57,7 @@ class EffectParts:
         self.authority = Authority()
         self.proposals = ProposalChanges(waits)
         self.proposals.ask_after = self.agenda.ask_after
+        self.mending = DocketMending(self.at_hand, self.proposals, self.agenda)
         self.deciding = Deciding(self.dockets, self.authority, self.proposals)
         self.approvals = ApprovalChecks(self.authority, self.proposals)
         self.settling.attempts.approvals = self.approvals

@@ -39,6 +39,7 @@ from .partition import OwnershipLost
 if TYPE_CHECKING:
     from ..journal.keyspace import PartitionSpace
     from ..journal.store import Store
+    from .docket_mending import DocketMending
     from .errands import Errands
     from .inbox_reader import InboxReader
     from .outbox import Outbox
@@ -61,10 +62,18 @@ class Mending:
         inboxes: Reads inboxes again.
         waits: Ends the waits for calls that are lost.
         outbox: Looks at outboxes again.
+        dockets: Mends what names effects and proposals.
     """
 
     def __init__(
-        self, store: Store, errands: Errands, lanes: LaneMending, inboxes: InboxReader, waits: Waits, outbox: Outbox
+        self,
+        store: Store,
+        errands: Errands,
+        lanes: LaneMending,
+        inboxes: InboxReader,
+        waits: Waits,
+        outbox: Outbox,
+        dockets: DocketMending,
     ) -> None:
         self._store = store
         self._errands = errands
@@ -72,6 +81,7 @@ class Mending:
         self._inboxes = inboxes
         self._waits = waits
         self._outbox = outbox
+        self._dockets = dockets
 
     def take(self, partition: Partition, request: Request, entry: bytes) -> None:
         """Take a repair order in; its answer says what was done."""
@@ -114,6 +124,7 @@ class Mending:
             (self._calls, order.calls),
             (self._outboxes, order.outboxes),
             (self._values, order.values),
+            (self._dockets.mend, order.docket),
         ]
         for look, names in looks:
             for name in names[:NAMED_MAX]:

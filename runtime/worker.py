@@ -121,7 +121,8 @@ class Worker:
         self._inboxes = InboxReader(store, self._intake, self._errands, self._partitions)
         self._blob_sweep = BlobSweep(store, self._partitions)
         lanes = LaneMending(store, self._loading, self._timers)
-        self._mending = Mending(store, self._errands, lanes, self._inboxes, self._waits, self._outbox)
+        dockets = self.effect_parts.mending
+        self._mending = Mending(store, self._errands, lanes, self._inboxes, self._waits, self._outbox, dockets)
         self._leases = LeaseThread(
             sync_leases(store, timeout_seconds=settings.renewal_seconds),
             lease_seconds=settings.lease_seconds,

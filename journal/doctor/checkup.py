@@ -24,7 +24,7 @@ from .inboxes import Inbox, age_ms, read_inbox, still_repeated
 from .partition_checks import PARTITION_CHECKS, memory_has_room, server_is_safe, type_has_a_worker
 from .partitions import Reading, read_partitions
 from .paused import pauses_in_words
-from .ranking import BusyKeys
+from .ranking import BusyKeys, takes_most
 from .report import BusyKey, Looked, PartitionReport, Report, owner_words
 from .server import libraries_of, read_servers
 from .walking import Progress, Walk
@@ -143,6 +143,7 @@ class _Checkup:
             ),
             notices=(
                 *self._notices(watch, libraries_of(servers), types, walk, facts),
+                *(lopsided for each in busy if (lopsided := takes_most(each, walk.busy.entries)) is not None),
                 *await pauses_in_words(store, spaces, self.in_charge),
             ),
         )
@@ -238,6 +239,7 @@ class _Checkup:
         notices = [f"worker {each.worker} is announced and silent" for each in workers if not each.is_live]
         notices += [f"worker {each.worker} can't be read: {each.problem}" for each in workers if each.problem]
         notices += _losses(facts)
+        notices += walk.expiring
         notices += [f"no live worker calls the functions of {name}" for name in libraries if name not in called]
         notices += [f"no live worker hosts {each.name}, which has no work" for each in types if _rests(each)]
         if walk.held.count > len(walk.held):

@@ -38,6 +38,13 @@ class Structure(StrEnum):
     SIGNALS = "g:"
     ATTACHED = "l:"
     PAUSED = "paused"
+    EFFECTS = "e:"
+    PROPOSALS = "v:"
+    AGENDA = "agenda"
+    QUEUE = "queue"
+    PROPOSED = "proposed"
+    LEDGER = "ledger"
+    ALERTS = "alerts"
 
 
 #: The type of each; what has a name of its own ends with a colon and goes on with that.
@@ -65,6 +72,13 @@ TYPES: Final = {
     Structure.SIGNALS: b"hash",
     Structure.ATTACHED: b"set",
     Structure.PAUSED: b"hash",
+    Structure.EFFECTS: b"hash",
+    Structure.PROPOSALS: b"hash",
+    Structure.AGENDA: b"zset",
+    Structure.QUEUE: b"zset",
+    Structure.PROPOSED: b"zset",
+    Structure.LEDGER: b"stream",
+    Structure.ALERTS: b"stream",
 }
 
 _FIXED: Final = {each.value.encode(): each for each in Structure if not each.value.endswith(":")}
@@ -126,6 +140,8 @@ def _fits(structure: Structure, rest: bytes) -> bool:
         case Structure.INVOCATION | Structure.RESULT | Structure.ATTACHED:
             return len(rest) == ID_BYTES
         case Structure.LANE | Structure.OBJECT | Structure.OBJECT_BLOBS | Structure.SET_ASIDE | Structure.SIGNALS:
+            return key_text(rest) is not None
+        case Structure.EFFECTS | Structure.PROPOSALS:
             return key_text(rest) is not None
         case Structure.CLAIMS:
             return rest.isdigit()

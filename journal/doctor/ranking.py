@@ -28,6 +28,9 @@ BEHIND_NAMED: Final = 5
 BUSY_EACH: Final = 3
 #: An object with less history than this is never called busy.
 BUSY_ENTRIES: Final = 100
+#: A type with less history than this says nothing of how its traffic is spread.
+LOPSIDED_ENTRIES: Final = 1_000
+LOPSIDED_SHARE: Final = 0.5
 
 _HOLDS: Final = frozenset({Status.WAITING, Status.PAUSED})
 
@@ -183,3 +186,18 @@ def _by_entries(entry: tuple[int, bytes, _Busy]) -> tuple[int, bytes]:
 def _entries_added(reply: list[Any]) -> int:
     said = dict(zip(reply[::2], reply[1::2], strict=True))
     return int(said.get(b"entries-added", 0))
+
+
+def takes_most(busy: BusyKey, entries: Counter[str]) -> str | None:
+    """Say that an object takes most of its type's traffic, None for one that does not.
+
+    Args:
+        busy: The object.
+        entries: How much history the types have.
+    """
+    if entries[busy.object_name] < LOPSIDED_ENTRIES or busy.share <= LOPSIDED_SHARE:
+        return None
+    return (
+        f"{busy.object_name} {busy.key} takes {busy.share:.0%} of its type's traffic: one lane does most of the work; "
+        "a key that all callers share is often one by accident"
+    )

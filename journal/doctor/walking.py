@@ -11,7 +11,9 @@ from ..key import format_id
 from ..keyspace import PartitionSpace
 from ..scan import SCAN_COUNT, scan
 from ..store import Store
+from ..surroundings import look
 from .calls import Calls
+from .docket_checks import check_effects, check_index, check_proposals, expiring_soon
 from .examining import Unfinished, read_open_facts
 from .facts import InvocationFacts
 from .findings import Finding, FindingBook, Kind, LaneRepair, NamedRepair, Place
@@ -28,6 +30,8 @@ from .scanning import FOR_EVER, Standing, names_of, survey
 DOUBTFUL_MAX: Final = 100
 #: So many partitions that the registry does not have are looked at.
 UNKNOWN_MAX: Final = 1_000
+#: So many proposals that are about to expire are named, and those of the partition that is looked at then.
+EXPIRING_MAX: Final = 20
 
 #: Told how many places of the server's table were looked at, and how many keys of the namespace were among them.
 Progress = Callable[[int, int], None]
@@ -62,7 +66,9 @@ class Walk:
     busy: BusyKeys = field(default_factory=BusyKeys)
     doubtful: list[Doubtful] = field(default_factory=list[Doubtful])
     unknown: set[PartitionSpace] = field(default_factory=set[PartitionSpace])
+    expiring: list[str] = field(default_factory=list[str])
     calls: Calls = field(init=False)
+    _times: dict[PartitionSpace, int] = field(default_factory=dict[PartitionSpace, int])
 
     def __post_init__(self) -> None:
         """Begin without any call."""
@@ -171,7 +177,30 @@ class Walk:
             case Structure.CLAIMS:
                 self.book.add(await check_claims(self.store, self._space(name), name.rest, name.raw))
             case _:
+                await self._take_docket(name)
+
+    async def _take_docket(self, name: KeyName) -> None:
+        space = self._space(name)
+        match name.structure:
+            case Structure.EFFECTS:
+                now_ms = await self._now_ms(space)
+                self.book.add(await check_effects(self.store, space, name.rest.decode(), now_ms))
+            case Structure.PROPOSALS:
+                self.book.add(await check_proposals(self.store, space, name.rest.decode()))
+            case Structure.AGENDA | Structure.QUEUE:
+                self.book.add(await check_index(self.store, space, name.raw))
+            case Structure.PROPOSED:
+                self.book.add(await check_index(self.store, space, name.raw))
+                if len(self.expiring) < EXPIRING_MAX:
+                    self.expiring += await expiring_soon(self.store, space, await self._now_ms(space))
+            case _:
                 pass
+
+    async def _now_ms(self, space: PartitionSpace) -> int:
+        """Return a partition's time; a moment later is early enough for what is hours late."""
+        if space not in self._times:
+            self._times[space] = (await look(self.store, space, [], []))[0].now_ms
+        return self._times[space]
 
 
 def _place(name: KeyName) -> Place:
