@@ -158,6 +158,47 @@ async def _consulted(runtime: Runtime) -> str:
     return handle.id
 
 
+async def _proposed(runtime: Runtime, key: str) -> Handle[Any]:
+    handle = await runtime.client.send(shop.pay, key, shop.Item(name="tea", price=Decimal("2.50")))
+    await _status(handle, "waiting")
+    return handle
+
+
+async def _waits_for_a_decision(runtime: Runtime) -> str:
+    return (await _proposed(runtime, "acme/proposed")).id
+
+
+async def _paid(runtime: Runtime) -> str:
+    handle = await _proposed(runtime, "acme/paid")
+    await runtime.client.approve("Till/acme/paid#pay.1", by="ada", reason="as agreed", timeout=20)
+    await handle.result(timeout=20)
+    return handle.id
+
+
+async def _cancelled(runtime: Runtime) -> str:
+    handle = await runtime.client.send(shop.lend, "acme/cancelled")
+    await _status(handle, "waiting")
+    await handle.cancel(reason="ordered twice", by="ada", timeout=20)
+    return await _status(handle, "cancelled")
+
+
+async def _cancelled_with_an_undo_given_up(runtime: Runtime) -> str:
+    handle = await runtime.client.send(shop.lend, "acme/given-up")
+    await _status(handle, "waiting")
+    shop.trouble["write off"] = 99
+    await handle.cancel(reason="ordered twice", by="ada")
+    await _status(handle, "paused")
+    await runtime.client.skip_compensation(handle.id, reason="written off by hand", by="ada", timeout=20)
+    return await _status(handle, "cancelled")
+
+
+async def _killed(runtime: Runtime) -> str:
+    handle = await runtime.client.send(shop.lend, "acme/killed")
+    await _status(handle, "waiting")
+    await runtime.client.kill(handle.id, reason="beyond repair", by="ada", timeout=20)
+    return handle.id
+
+
 SCENARIOS: dict[str, Scenario] = {
     "ordered": _ordered,
     "ordered_and_done": _ordered_and_done,
@@ -176,6 +217,11 @@ SCENARIOS: dict[str, Scenario] = {
     "waits_for_approval": _waits_for_approval,
     "approved": _approved,
     "consulted": _consulted,
+    "waits_for_a_decision": _waits_for_a_decision,
+    "paid": _paid,
+    "cancelled": _cancelled,
+    "cancelled_with_an_undo_given_up": _cancelled_with_an_undo_given_up,
+    "killed": _killed,
 }
 
 

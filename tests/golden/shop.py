@@ -11,8 +11,10 @@ from pydantic import BaseModel
 from keylane import (
     App,
     BlockingObjectContext,
+    Deduplicates,
     ModelAnswer,
     ObjectContext,
+    Receiver,
     RetryPolicy,
     StepFailed,
     TerminalError,
@@ -156,7 +158,38 @@ async def approve(ctx: ObjectContext) -> list[Any]:
     return [decided, first]
 
 
-app = App([shop, stock])
+bank = Receiver("bank", owner="tests", deduplicates=Deduplicates(retention=timedelta(days=1)))
+
+
+@bank.effect("pay")
+async def send_payment(operation_id: str, item: Item) -> str:
+    return f"receipt of {item.name}"
+
+
+till = VirtualObject("Till", owner="tests", partitions=1, retry=QUICK, effects=[send_payment])
+
+
+@till.handler
+async def pay(ctx: ObjectContext, item: Item) -> list[str]:
+    """A proposal, the wait for what people say to it, and an effect that is asked for twice."""
+    proposal = await ctx.propose(action="pay", name=item.name, price=item.price, notes={"why": "golden"})
+    approval = await ctx.approval(proposal)
+    receipt = await ctx.effect(send_payment, operation_id="pay-1", params=item, approval=approval)
+    again = await ctx.effect(send_payment, operation_id="pay-1", params=item)
+    await ctx.run("tell", _ask, f"tell {proposal.version}")
+    return [receipt, again]
+
+
+@till.handler
+async def lend(ctx: ObjectContext) -> None:
+    """What is undone when it is cancelled: one undo that works, and one that may not."""
+    ctx.compensate("take back", _ask, "take back")
+    await ctx.run("lend", _ask, "lend")
+    ctx.compensate("write off", _ask, "write off", retry=QUICK)
+    await ctx.sleep(timedelta(days=30))
+
+
+app = App([shop, stock, till])
 
 
 async def _answer(what: str) -> ModelAnswer[Item]:
