@@ -21,6 +21,7 @@ from ..journal.effects import EffectEntry, EffectState
 from .at_hand import written
 from .cancel_delivery import cascade, is_due
 from .effect_facts import Change, agenda_of, early_outcome, events_of, item_of, queue_of, with_life
+from .invocation import Hold
 
 if TYPE_CHECKING:
     from ..journal.batch import Operation
@@ -183,8 +184,8 @@ class EffectChanges:
         change = replace(change, entry=replace(change.entry, waiters=left))
         writes = [] if more is None else more()
         writes.extend(self.writes(lane, docket, entry, change, now_ms))
+        writes.extend(_woken_to_be_told(lane, change, waiting))
         if first is None:
-            writes.extend(_woken_to_be_told(lane, change, waiting))
             lane.commit(writes)
         else:
             self._tell(lane, first, change, value, writes)
@@ -324,6 +325,8 @@ def _woken_to_be_told(lane: Lane, change: Change, waiting: list[_Waiting]) -> li
             if invocation.conductor is not None:
                 invocation.conductor.goes_on()
                 invocation.conductor.poke()
+            elif invocation.hold is Hold.WAITING:
+                lane.partition.release_hold(lane, invocation)
     return writes
 
 
