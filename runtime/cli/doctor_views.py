@@ -201,9 +201,14 @@ def _limit(server: ServerReport) -> str:
 def _print_settings(out: Page, settings: Sequence[Origin]) -> None:
     out.put("\nsettings of this shell; a worker has those of its own environment")
     rows = [
-        (each.name, f"{each.value:,}", each.variable if each.source == "variable" else each.source) for each in settings
+        (each.name, _value(each.value), each.variable if each.source == "variable" else each.source)
+        for each in settings
     ]
     out.put(_table(("setting", "value", "from"), rows))
+
+
+def _value(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int | float) else "none" if value is None else str(value)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
