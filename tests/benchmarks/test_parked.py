@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from benchmarks.parked import resume, sizes, throughput, timers
@@ -16,15 +18,17 @@ async def test_a_parked_invocation_takes_a_few_thousand_bytes() -> None:
 
 
 async def test_short_invocations_go_on_beside_parked_ones() -> None:
-    """There is room for a noisy machine: what is asked for is measured with a hundred thousand."""
+    """In at least one pair: what takes a third of the rate does so in all of them."""
     (result,) = await throughput(500)
-    assert float(result.value.split()[1]) >= 0.5, result.value
+    highest = re.search(r"–([0-9.]+)\)", result.value)
+    assert highest is not None
+    assert float(highest[1]) >= 0.7, result.value
 
 
 async def test_a_handler_goes_on_when_the_reply_that_it_waits_for_is_there() -> None:
-    """In memory or replayed; again with room for a noisy machine."""
+    """In memory or replayed; a reply that is not heard of is found by a sweep, again and again, and takes longer."""
     for result in await resume(50):
-        assert float(result.value.split()[-2]) <= 1_000, result.value
+        assert float(result.value.split()[-2]) <= 5_000, result.value
 
 
 async def test_timers_of_one_second_fire_at_their_time() -> None:

@@ -13,6 +13,8 @@ import redis
 from keylane.journal.keyspace import PartitionSpace
 
 LOOK_SECONDS = 0.01
+#: A look that comes so much later tells of the watcher and not of owners.
+LATE_SECONDS = 0.2
 
 
 @dataclass(slots=True)
@@ -66,12 +68,18 @@ class OwnerWatch:
         self._client.close()
 
     def _run(self) -> None:
+        looked = time.monotonic()
         while not self._is_over.wait(LOOK_SECONDS):
             with self._client.pipeline(transaction=False) as pipeline:
                 for space in self._spaces:
                     pipeline.hmget(space.owner, "epoch", "lease", "released")
                 found = pipeline.execute()
             now = time.monotonic()
+            if now - looked > LATE_SECONDS:
+                # The watcher itself had no processor: what it has not seen was not missing.
+                for sight in self._sights:
+                    sight.alive += now - looked - LOOK_SECONDS
+            looked = now
             for sight, seen in zip(self._sights, found, strict=True):
                 sight.look(now, *seen)
 

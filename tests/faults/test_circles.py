@@ -18,7 +18,9 @@ from .worker_process import WorkerProcess
 
 pytestmark = pytest.mark.anyio
 
-FOUND_SECONDS = 2.0
+#: Promised are two seconds; a machine that does other things meanwhile may be late, but a circle that no probe finds
+#: is there until somebody looks into it.
+FOUND_SECONDS = 8.0
 TYPES = {"Node": "follow", "Other": "follow_too"}
 #: Each calls the next one, of three that two processes host in turn, and the last one the first.
 RING = [("Node", "a"), ("Other", "b"), ("Node", "c"), ("Other", "d")]

@@ -96,4 +96,4 @@ async def test_with_every_message_dropped_all_work_ends(
             took_seconds = time.monotonic() - started
 
     assert sorted(answers) == list(range(1, 21))
-    assert took_seconds < 5
+    assert took_seconds < 20

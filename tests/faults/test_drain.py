@@ -63,7 +63,8 @@ async def test_a_handler_that_does_not_end_is_not_waited_for_beyond_the_drain_li
             assert await handle.result(timeout=10) == 1
             assert await client.call("Counter", "acme/one", "get", timeout=10) == 1
 
-    assert took_seconds < 3
+    # Without the limit it would take thirty seconds.
+    assert took_seconds < 12
 
 
 async def test_callers_do_not_notice_a_planned_hand_over(shared_server: StoreServer, namespace: str) -> None:

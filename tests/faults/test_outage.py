@@ -39,7 +39,7 @@ async def test_callers_get_a_clear_error_after_their_timeout(
             proxy.heal()
             value = await client.call("Counter", KEY, "get", timeout=10)
 
-    assert took_seconds < 1.5
+    assert took_seconds < 8
     assert value in {1, 2}
 
 
@@ -53,7 +53,7 @@ async def test_a_first_call_gets_its_error_after_its_timeout_too(proxy: Proxy, n
         took_seconds = time.monotonic() - started
         proxy.heal()
 
-    assert took_seconds < 1.5
+    assert took_seconds < 8
 
 
 async def test_a_first_call_survives_a_cut_connection(shared_server: StoreServer, proxy: Proxy, namespace: str) -> None:

@@ -25,7 +25,7 @@ SENDERS = 32
 #: Rounding of the two times that are compared, in milliseconds.
 ROUNDING_MS = 2.0
 #: A call takes no longer while others fall due, also on a busy machine.
-FOREGROUND_SECONDS = 2.0
+FOREGROUND_SECONDS = 10.0
 
 
 async def send_all(client: Client, seconds: list[float]) -> list[Handle[Woken]]:

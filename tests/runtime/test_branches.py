@@ -74,16 +74,30 @@ async def call(runtime: Runtime, handler: Any, *rest: Any, key: str = "acme/c") 
 
 
 @crowd.handler
+async def gather_meeting(ctx: ObjectContext, count: int) -> list[str]:
+    begun: list[str] = []
+    all_begun = asyncio.Event()
+
+    async def meet(word: str) -> str:
+        begun.append(word)
+        if len(begun) == count:
+            all_begun.set()
+        await all_begun.wait()
+        return word
+
+    return list(await ctx.gather(*(ctx.run(f"s{n}", meet, str(n)) for n in range(count))))
+
+
+@crowd.handler
 async def gather_steps(ctx: ObjectContext, seconds: list[float]) -> list[str]:
     return list(await ctx.gather(*(ctx.run(f"s{n}", late, each, str(n)) for n, each in enumerate(seconds))))
 
 
 @pytest.mark.counts_runs
 async def test_gather_runs_steps_at_a_time_and_keeps_the_order_of_the_arguments(runtime: Runtime) -> None:
-    """Whatever the order is in which they end."""
-    began = asyncio.get_running_loop().time()
+    """Whatever the order is in which they end: each of them waits until all have begun."""
     assert await call(runtime, gather_steps, [0.3, 0.2, 0.1, 0.0]) == ["0", "1", "2", "3"]
-    assert asyncio.get_running_loop().time() - began < 0.55
+    assert await call(runtime, gather_meeting, 4) == ["0", "1", "2", "3"]
 
 
 @crowd.handler

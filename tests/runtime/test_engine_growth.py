@@ -242,4 +242,4 @@ async def test_retries_go_on_where_they_were_with_a_later_owner(store_url: str, 
         with pytest.raises(InvocationPaused, match="attempt 3"):
             await runtime.client.attach(handle.id).result(timeout=20)
     assert len(tries) == 3
-    assert all(1.0 <= after - before < 2.0 for before, after in itertools.pairwise(tries))
+    assert all(1.0 <= after - before < 10.0 for before, after in itertools.pairwise(tries))

@@ -284,7 +284,8 @@ async def test_the_thread_ends_in_time_while_the_store_does_not_answer() -> None
                 await eventually(lambda: not lease.is_valid(), "the lapse", seconds=3 * LEASE)
                 began = time.monotonic()
 
-            assert time.monotonic() - began < 2
+            # The answer would be waited for three times as long.
+            assert time.monotonic() - began < 10
             assert not [each for each in threading.enumerate() if each.name == "keylane-leases"]
             server.go_on()
 

@@ -33,7 +33,9 @@ from tests.objects_catalogue import marks
 
 pytestmark = pytest.mark.anyio
 
-FOUND_SECONDS = 2.0
+#: Promised are two seconds; a machine that does other things meanwhile may be late, but a circle that no probe finds
+#: is there until somebody looks into it.
+FOUND_SECONDS = 8.0
 Plan = list[Any]
 NOTHING: Plan = []
 
