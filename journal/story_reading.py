@@ -224,7 +224,8 @@ def _finished(by_name: Mapping[bytes, bytes]) -> Finished | None:
 def _state(by_name: Mapping[bytes, bytes]) -> str:
     """Return what an entry says of the state: the values that it wrote, or that it holds all of them."""
     if b"s" in by_name and b"d" not in by_name:
-        return "" if by_name.keys() - {b"s", b"p"} else "state: all of it, written anew"
+        # What is left of a history that was shrunk is told as such.
+        return "" if by_name.keys() <= {b"s", b"p"} else "state: all of it, written anew"
     try:
         values = decode_values(by_name[b"d"]) if b"d" in by_name else {}
     except Undecodable as error:
