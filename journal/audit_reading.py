@@ -18,6 +18,8 @@ from .ledger import EventKind, LedgerEvent
 from .ledger_reading import ENTRIES_AT_ONCE, Found, Indexed, read_agenda, read_effects, read_ledger, read_queue
 from .store import Store
 
+#: The items of an agenda that are about effects: those that are in question, and those that are to be forgotten.
+_EFFECTS: Final = frozenset({AgendaKind.EFFECT, AgendaKind.OLD_EFFECT})
 #: What an event says of where its effect stands, for one whose entry is no longer kept.
 _STATES: Final[Mapping[EventKind, EffectState]] = {
     EventKind.INTENDED: EffectState.INTENDED,
@@ -83,8 +85,8 @@ async def _known(
     known: dict[tuple[PartitionSpace, AgendaItem], _Last] = {}
     async for page in read_agenda(store, spaces):
         for each in page:
-            if each.item is not None and each.item.kind is AgendaKind.EFFECT:
-                known[each.space, each.item] = _Last(None, None)
+            if each.item is not None and each.item.kind in _EFFECTS:
+                known[each.space, replace(each.item, kind=AgendaKind.EFFECT)] = _Last(None, None)
     async for page in read_ledger(store, spaces):
         for noticed in page:
             if noticed.event is None:

@@ -451,6 +451,60 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenEffect:
+    """An effect of an object that is not settled.
+
+    Args:
+        operation: The operation id, as its handler wrote it.
+        effect: Name of the effect.
+        receiver: Name of the receiver.
+        state: Where it stands.
+        since: Since when.
+        why: What is known, in words.
+        due: When something is to be done about it; of one that lies with people, until when they have to settle it.
+        assigned: Who has to settle it, where it was handed over.
+    """
+
+    operation: str
+    effect: str
+    receiver: str
+    state: str
+    since: datetime
+    why: str
+    due: datetime | None = None
+    assigned: str = ""
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        due = "" if self.due is None else f", due {self.due:%Y-%m-%d %H:%M:%S} UTC"
+        whose = f", with {self.assigned}" if self.assigned else ""
+        why = f": {self.why}" if self.why else ""
+        since = f"{self.since:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{self.receiver}.{self.effect} {self.operation!r} is {self.state} since {since}{why}{whose}{due}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenProposal:
+    """A proposal of an object that waits for a decision, or for its approval to be used.
+
+    Args:
+        name: Its action and version, as `refund.3`.
+        state: `open` or `approved`.
+        since: Since when.
+        approvals: How many have approved.
+        quorum: How many have to.
+        expires: Until when it can be approved, and its approval used.
+    """
+
+    name: str
+    state: str
+    since: datetime
+    approvals: int
+    quorum: int
+    expires: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ObjectDescription:
     """What is known of one object.
 
@@ -468,6 +522,8 @@ class ObjectDescription:
         is_timeline_cut: Whether there is older history than was read.
         state_version: The version of the object type's state that the state was written by.
         signals: Signals to it that none of its invocations has waited for yet, in order.
+        effects: Its effects that are not settled.
+        proposals: Its proposals that are open, or approved and not used.
     """
 
     object_name: str
@@ -483,9 +539,19 @@ class ObjectDescription:
     is_timeline_cut: bool = False
     state_version: int = 1
     signals: tuple[WaitingSignal, ...] = ()
+    effects: tuple[OpenEffect, ...] = ()
+    proposals: tuple[OpenProposal, ...] = ()
 
     @property
     def is_known(self) -> bool:
         """Whether anything was ever asked of it that is still kept."""
         lane = self.lane
-        return bool(self.timeline or lane.open or lane.waiting or self.state or self.state_problem or self.signals)
+        return bool(
+            self.timeline
+            or lane.open
+            or lane.waiting
+            or self.state
+            or self.state_problem
+            or self.signals
+            or self.effects
+        )

@@ -12,12 +12,13 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from .agenda import AgendaItem, AgendaKind
 from .codec import Undecodable
-from .effects import EffectEntry
+from .descriptions import OpenEffect, OpenProposal
+from .effects import EffectEntry, EffectState
 from .errors import UnknownObject
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .ledger import LedgerEvent
-from .noted import named, written_at_ms
+from .noted import moment, named, written_at_ms
 from .proposals import ProposalEntry, proposal_field
 from .snapshots import Entry
 from .store import Store
@@ -349,3 +350,27 @@ async def _hash(store: Store, key: bytes, form: type[E]) -> tuple[list[E], list[
                 found[name] = entry
         if cursor == b"0" or len(found) >= DOCKET_MAX:
             return list(found.values()), list(problems.values()), cursor != b"0"
+
+
+def open_effect(entry: EffectEntry) -> OpenEffect:
+    """Return what is told of an effect that is not settled."""
+    due_ms = entry.reconcile_by_ms if entry.state is EffectState.UNRESOLVED else entry.next_ms
+    return OpenEffect(
+        entry.operation,
+        entry.effect,
+        entry.receiver,
+        entry.state.value,
+        moment(entry.since_ms),
+        entry.why,
+        moment(due_ms) if due_ms else None,
+        entry.assigned,
+    )
+
+
+def open_proposal(entry: ProposalEntry) -> OpenProposal:
+    """Return what is told of a proposal of which something may come."""
+    expires = None if entry.expires_ms is None else moment(entry.expires_ms)
+    approvals = sum(each.approves for each in entry.decisions)
+    return OpenProposal(
+        entry.field, entry.state.value, moment(entry.since_ms), approvals, entry.quorum, expires
+    )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Final, assert_never
 from .blobs import read_values, size_of
 from .cancel_report import is_half_undone
 from .codec import Undecodable
+from .command_records import EffectStarted
 from .descriptions import (
     InvocationDescription,
     KeptResult,
@@ -19,10 +20,12 @@ from .descriptions import (
     ResultKind,
     StateValue,
 )
+from .effects import EffectEntry
 from .key import InvocationId, Key, format_id
 from .keyspace import PartitionSpace
 from .lane_holding import held_since, with_lane
 from .lane_reading import ask
+from .ledger_reading import open_effect, open_proposal, read_docket
 from .model_calls import spending_of
 from .noted import Bound, Noted, moment, noted, read_stream, standing_of, steps_of
 from .open_reading import (
@@ -39,6 +42,7 @@ from .open_reading import (
 from .outcomes import Outcome, Refused, Rejected, Replayed, Stopped, Succeeded, decode_outcome
 from .pauses import told as told_pauses
 from .pauses import words_of
+from .proposals import CLOSED
 from .records import Accepted
 from .signal_reading import early_of, read_early
 from .snapshots import FIRST_VERSION, Entry, fold, is_whole
@@ -85,9 +89,27 @@ async def describe(store: Store, invocation: InvocationId) -> InvocationDescript
             notes.extend(noted(entry) for entry in last)
         due_at = None if due_ms is None else moment(float(due_ms))
         told = _with_records(told, notes, due_at, around, is_cut=is_cut)
+        told = await _with_effect(store, space, told, notes)
     elif outcome is None:
         told = await _in_inbox(store, space, raw_id, told, around)
     return await with_lane(store, space, told, around)
+
+
+async def _with_effect(
+    store: Store, space: PartitionSpace, told: InvocationDescription, notes: Sequence[Noted]
+) -> InvocationDescription:
+    """Say where the effect stands that an invocation waits for, which lies with its object."""
+    standing, _ = standing_of(notes, is_whole=not told.is_cut)
+    wait = None if standing is None else standing.waiting
+    if told.waits_for is None or told.key is None or not isinstance(wait, EffectStarted):
+        return told
+    effects = space.effects(told.key)
+    (data,) = await ask(store, [("HGET", effects, wait.operation)], [effects])
+    try:
+        entry = None if data is None else EffectEntry.decode(data)
+    except Undecodable:
+        entry = None
+    return told if entry is None else replace(told, waits_for=f"{told.waits_for}; {open_effect(entry)}")
 
 
 def _with_result(
@@ -237,6 +259,7 @@ async def inspect(
     state, state_problem, state_version = await _state(store, space, key_text, newest, asked)
     opened = await read_open(store, space, ids, around)
     waiting, inbox_length, inbox_read = await read_waiting(store, space, key_text)
+    docket = await read_docket(store, space, key_text)
     return ObjectDescription(
         space.type_name,
         key_text,
@@ -261,6 +284,8 @@ async def inspect(
         is_timeline_cut=len(newest) > timeline_entries,
         state_version=state_version,
         signals=await read_early(store, space, key_text),
+        effects=tuple(open_effect(each) for each in docket.effects if not each.is_settled)[:OPEN_MAX],
+        proposals=tuple(open_proposal(each) for each in docket.proposals if each.state not in CLOSED)[:OPEN_MAX],
     )
 
 

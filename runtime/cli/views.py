@@ -234,11 +234,26 @@ def print_object(out: Page, told: ObjectDescription) -> None:
     out.put(_state(told))
     out.put("\nlane")
     _print_lane(out, told.lane, told.read_at)
+    _print_docket(out, told)
     if told.signals:
         out.put("\nsignals that nobody has waited for yet")
         out.put(_signals(told.signals))
     out.put(f"\njournal{', the newest entries of a longer one' if told.is_timeline_cut else ''}")
     out.put(_timeline(told.timeline))
+
+
+def _print_docket(out: Page, told: ObjectDescription) -> None:
+    if told.effects:
+        out.put("\neffects that are not settled")
+        for effect in told.effects:
+            out.put(shown(f"  {effect}; keylane reconcile show {told.object_name} {told.key} {effect.operation}"))
+    if told.proposals:
+        out.put("\nproposals that are open, or approved and not used")
+        for each in told.proposals:
+            until = (
+                "" if each.expires is None else f", until {moment(each.expires)} ({ago(each.expires, told.read_at)})"
+            )
+            out.put(shown(f"  {each.name} is {each.state}, {each.approvals} of {each.quorum} have approved{until}"))
 
 
 def _state(told: ObjectDescription) -> RenderableType:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from keylane.journal.agenda import AgendaItem, AgendaKind
 from keylane.journal.audit_reading import LedgerUnreadable, read_ours
 from keylane.journal.auditing import BookRow, OurEffect, Span, Verdict, amount_in, compare
 from keylane.journal.codec import pack
@@ -132,11 +133,14 @@ async def test_our_side_is_every_effect_that_ledger_or_agenda_name(store: Store)
     old = await put_effect(store, space, "acme/o-2", effect("old", {}, EffectState.UNRESOLVED))
     await put_on(store, space.agenda, old, START_MS)
     await put_on(store, space.queue, old, START_MS + 9)
+    await put_effect(store, space, "acme/o-3", effect("settled long ago", {}))
+    await put_on(store, space.agenda, AgendaItem(AgendaKind.OLD_EFFECT, "acme/o-3", "settled long ago"), START_MS)
     read = await _read(store, "amount")
     assert {each: told.state for each, told in read.items()} == {
         "Order.acme/o-1.paid": EffectState.SUCCEEDED,
         "Order.acme/o-1.forgotten": EffectState.SUCCEEDED,
         "Order.acme/o-2.old": EffectState.UNRESOLVED,
+        "Order.acme/o-3.settled long ago": EffectState.SUCCEEDED,
     }
     assert read["Order.acme/o-1.paid"].amount == Decimal("40.00")
     assert read["Order.acme/o-1.forgotten"].at_ms == START_MS + 7

@@ -378,3 +378,17 @@ async def test_whatever_dies_an_alert_is_raised_once_and_an_act_is_done_once(sto
             assert events.count((kind, by)) == 1, (kind, crash.point)
         assert sum(bank.sent.values()) <= 1
     assert points > 10
+
+
+async def test_an_object_shows_its_effects_in_question_and_so_does_who_waits(h: Harness) -> None:
+    """`inspect` names each with why and until when; `describe` of the invocation names what it waits for."""
+    handle = await unresolved(h, cheque)
+    told = await h.client.inspect("Order", KEY)
+    (effect,) = told.effects
+    assert (effect.operation, effect.state, effect.receiver) == ("op", "unresolved", "blind")
+    assert effect.due is not None
+    described = await h.client.describe(handle.id)
+    assert "blind.cheque 'op'" in (described.waits_for or "")
+    assert "unresolved" in (described.waits_for or "")
+    await h.client.reconcile_succeeded(order, KEY, "op", {"id": "by phone", "amount": 7}, **WHY)
+    assert (await h.client.inspect("Order", KEY)).effects == ()
