@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -353,12 +353,13 @@ class ModelContext:
             await self.end_all(fibers)
         return list(awaitables)[fibers.index(first)], _result(first)
 
-    async def as_completed(self, *awaitables: Any) -> AsyncIterator[ModelTask]:
+    def as_completed(self, *awaitables: Any) -> ModelCompletions:
         """Give each as it ends."""
-        fibers = self._fork(awaitables)
-        following = self._ends(fibers)
-        for _ in fibers:
-            yield ModelTask(self, await following())
+        return ModelCompletions(self, self._fork(awaitables))
+
+    def completions(self, fibers: list[Fiber]) -> Callable[[], Coroutine[Any, Any, Fiber]]:
+        """Return what waits for the next end of some branches."""
+        return self._ends(fibers)
 
     @asynccontextmanager
     async def task_group(self) -> AsyncGenerator[ModelGroup]:
@@ -382,6 +383,26 @@ class ModelContext:
         """Start a branch."""
         (fiber,) = self._fork((awaitable,))  # pyright: ignore[reportArgumentType], scripts give coroutines
         return fiber
+
+
+class ModelCompletions:
+    """Branches as they end: no generator, which a loop of asyncio would want to close once nobody goes on with it."""
+
+    def __init__(self, ctx: ModelContext, fibers: list[Fiber]) -> None:
+        self._ctx = ctx
+        self._following = ctx.completions(fibers)
+        self._left = len(fibers)
+
+    def __aiter__(self) -> ModelCompletions:
+        """Return itself."""
+        return self
+
+    async def __anext__(self) -> ModelTask:
+        """Return what ends next."""
+        if not self._left:
+            raise StopAsyncIteration
+        self._left -= 1
+        return ModelTask(self._ctx, await self._following())
 
 
 class ModelGroup:
