@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..journal import codec
+from ..journal.blobs import is_reference
 from ..journal.codec import REFERENCE_BYTES
 from ..journal.command_records import Bare, CancelDelivered, Command
 from ..journal.errors import Fenced, InvalidOutput, Suspended
@@ -179,7 +180,8 @@ class ExclusiveContext(EffectingContext):
         packed = self.read(name)
         if packed is None:
             return default
-        if len(packed) == REFERENCE_BYTES:
+        # The length is looked at first: it is all that most values take.
+        if len(packed) == REFERENCE_BYTES and is_reference(packed):
             if self.conductor is not None:
                 await self.conductor.turn()
             packed = await whole(self, self._lane, self._invocation, packed, f"state {name}")

@@ -74,6 +74,16 @@ async def call(runtime: Runtime, handler: Any, *rest: Any, key: str = "acme/c") 
 
 
 @crowd.handler
+async def add_in_branches(ctx: ObjectContext, first: str) -> str:
+    async def add(what: str) -> None:
+        ctx.set("text", await ctx.get("text", str, "") + what)
+
+    ctx.set("text", first)
+    await ctx.gather(add("a"), add("b"))
+    return await ctx.get("text", str, "")
+
+
+@crowd.handler
 async def gather_meeting(ctx: ObjectContext, count: int) -> list[str]:
     begun: list[str] = []
     all_begun = asyncio.Event()
@@ -382,3 +392,9 @@ async def test_a_timer_that_is_lost_on_its_way_to_the_store_leaves_nothing_there
     assert await due_of(runtime, handle.id) is None
     gates["w"].set()
     assert await handle.result(timeout=10) == "own"
+
+
+@pytest.mark.parametrize("length", range(18, 26))
+async def test_branches_do_not_come_between_reading_a_small_value_and_writing_it(runtime: Runtime, length: int) -> None:
+    """Of whatever length it is: one that is as long as the reference to a large value is no reference."""
+    assert await call(runtime, add_in_branches, "x" * length) == "x" * length + "ab"
