@@ -16,6 +16,8 @@ from keylane.journal.ledger_reading import spaces_of
 from keylane.journal.receivers_registry import ReceiverCard, register_receivers
 from keylane.journal.store import Store
 from keylane.journal.types_registry import register_types
+from keylane.runtime.cli.auditing import Books, read_books
+from keylane.runtime.cli.shell import WrongUse
 from tests.journal.ledgers import START_MS, effect, event, put_effect, put_event, put_on
 from tests.runtime.shell_command import Done, run
 
@@ -98,11 +100,19 @@ async def test_books_that_can_not_be_read_are_no_verdict(store: Store, store_url
     """A missing column, an amount that is none and an unknown receiver are wrong use, with what was found instead."""
     books = tmp_path / "books.csv"
     books.write_text('operation_id,amount\na,"1.000,50"\n')
-    done = await _audit(store, store_url, books, "--id-column", "id")
-    assert (done.code, "its columns are operation_id, amount" in done.err) == (2, True)
-    done = await _audit(store, store_url, books, "--amount-column", "amount", "--amount-field", "amount")
-    assert (done.code, "line 2" in done.err) == (2, True)
-    done = await _audit(store, store_url, books, "--amount-column", "amount")
-    assert (done.code, "go together" in done.err) == (2, True)
+    with pytest.raises(WrongUse, match="its columns are operation_id, amount"):
+        list(read_books(Books(books, id_column="id")))
+    with pytest.raises(WrongUse, match="line 2"):
+        list(read_books(Books(books, amount_column="amount")))
+    with pytest.raises(WrongUse, match="in which zone"):
+        list(read_books(Books(_written(tmp_path, "operation_id,at\na,2026-03-01T12:00:00\n"), time_column="at")))
+    with pytest.raises(WrongUse, match="column=value"):
+        list(read_books(Books(books, only=["amount"])))
     done = await _audit(store, store_url, books, "--receiver", "banks")
     assert (done.code, "there are payments" in done.err) == (2, True)
+
+
+def _written(folder: Path, text: str) -> Path:
+    path = folder / "other.csv"
+    path.write_text(text)
+    return path
