@@ -12,7 +12,11 @@ from .model import Invocation, World
 
 #: How many schedules are tried before a program is run, and how many more for an outcome that none of them had.
 SCHEDULES: Final = 12
-SEARCHED: Final = 1_200
+SEARCHED: Final = 8_000
+#: After so many the search begins anew, since some of the ways to come near lead no further.
+CLIMB: Final = 1_000
+#: How many schedules of a climb there are for one that is drawn afresh.
+FRESH: Final = (8, 40)
 
 
 def outcome_of(program: Program, schedule: int | None) -> dict[str, Any]:
@@ -106,10 +110,25 @@ def searched(program: Program, distance: Callable[[dict[str, Any]], int], count:
         count: How many schedules are tried.
     """
     source = random.Random(program.seed)
+    best: tuple[int, dict[str, Any], list[float]] | None = None
+    for begun in range(0, count, CLIMB):
+        # Every other time few schedules are drawn afresh and most are near to the best one.
+        found = _climbed(program, distance, source, min(CLIMB, count - begun), FRESH[begun // CLIMB % 2])
+        if best is None or found[0] < best[0]:
+            best = found
+        if best[0] == 0:
+            break
+    assert best is not None
+    return best[1]
+
+
+def _climbed(
+    program: Program, distance: Callable[[dict[str, Any]], int], source: random.Random, count: int, fresh: int
+) -> tuple[int, dict[str, Any], list[float]]:
     nearest: tuple[int, dict[str, Any], list[float]] | None = None
     for number in range(count):
         prefix: list[float] = []
-        if nearest is not None and number % 8:
+        if nearest is not None and number % fresh:
             prefix = _changed(source, nearest[2])
         world = World(source.randrange(1 << 30), prefix)
         outcome = outcome_in(world, program)
@@ -119,7 +138,7 @@ def searched(program: Program, distance: Callable[[dict[str, Any]], int], count:
         if found[0] == 0:
             break
     assert nearest is not None
-    return nearest[1]
+    return nearest
 
 
 def _changed(source: random.Random, chosen: list[float]) -> list[float]:

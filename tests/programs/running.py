@@ -253,11 +253,11 @@ async def checked(program: Program, store_url: str, *, is_examined: bool = False
             if is_examined:
                 await played.check_progress()
             found = await played.outcome(places)
-            check(program, found, allowed, tries)
             played.check_runs()
             await played.check_results()
             await played.check_nothing_is_left()
             killed = h.killed
+    check(program, found, allowed, tries)
     ledgers.pop(tag, None)
     return killed
 
