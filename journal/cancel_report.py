@@ -31,6 +31,7 @@ from .outcomes import Outcome, Replayed, Stopped, Succeeded, decode_outcome
 from .records import Accepted, CancelRequested, Killed, Paused, PauseReason, Record
 from .standing import Standing, Status
 from .store import Store
+from .undoing import begins_undoing, worked
 
 #: Records of one invocation that are read.
 RECORDS: Final = Bound(10_000)
@@ -144,11 +145,9 @@ async def read_findings(store: Store, invocation: InvocationId, *, cascades: boo
 def _note_own(found: Findings, records: Sequence[Record]) -> None:
     found.compensation_failed = is_half_undone(records)
     told = next((each for each in records if isinstance(each, CancelDelivered)), None)
-    begun = next((at for at, each in enumerate(records) if isinstance(each, CompensationStarted)), len(records))
+    begun = begins_undoing(records)
     found.committed.extend(each.name for each in records[:begun] if isinstance(each, StepCompleted))
-    found.undone.extend(
-        each.name.removeprefix("undo ") for each in records[begun:] if isinstance(each, StepCompleted)
-    )  # fmt: skip
+    found.undone.extend(worked(records))
     if told is not None:
         found.stopped.extend(_stopped_at(records, told))
 
@@ -156,6 +155,9 @@ def _note_own(found: Findings, records: Sequence[Record]) -> None:
 async def _note_effects(store: Store, found: Findings, invocation: InvocationId, records: Sequence[Record]) -> None:
     """Note what became of the effects that an invocation has asked for, as they stand with their object now."""
     asked = {each.operation: each for each in records if isinstance(each, EffectStarted)}
+    begun = begins_undoing(records)
+    #: What an undo has done is told by the name of the undo.
+    own = {each.operation for each in records[:begun] if isinstance(each, EffectStarted)}
     accepted = next((each for each in records if isinstance(each, Accepted)), None)
     if not asked or accepted is None:
         return
@@ -163,7 +165,7 @@ async def _note_effects(store: Store, found: Findings, invocation: InvocationId,
     (entries,) = await ask(store, [("HMGET", key, *asked)], [key])
     for each, data in zip(asked.values(), entries, strict=True):
         state = _state_of(data)
-        if state is EffectState.SUCCEEDED:
+        if state is EffectState.SUCCEEDED and each.operation in own:
             found.committed.append(f"{each.receiver}.{each.effect} {each.operation}")
         elif state in IN_QUESTION:
             found.unknown.append(f"{each.receiver}.{each.effect} {each.operation}")

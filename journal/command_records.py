@@ -369,7 +369,7 @@ class CompensationSkipped:
     """Somebody gave up an undo that failed; the invocation ends with the flag that says so.
 
     Args:
-        index: Place of the undo in the invocation.
+        index: Place of the undo in the invocation; behind that of its last attempt where that was a rejected effect.
         name: Name of the undo.
         by: Who gave it up.
         reason: Why.

@@ -66,6 +66,7 @@ class Extras:
         is_cancel_delivered: Whether its handler was told.
         compensation: What began to undo it, while that lasts.
         has_failed_undo: Whether an undo was given up.
+        tries_undo_again: Whether somebody has it try an undo again that has failed, and it has not begun to.
         signals: The ids of the messages that it received.
         is_aside: Whether it has left its lane to others while it waits.
         returns: Whether what it waits for has come while it was paused: it returns when it is resumed.
@@ -77,6 +78,7 @@ class Extras:
     is_cancel_delivered: bool = False
     compensation: CompensationStarted | None = None
     has_failed_undo: bool = False
+    tries_undo_again: bool = False
     signals: frozenset[bytes] = frozenset()
     is_aside: bool = False
     returns: bool = False

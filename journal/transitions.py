@@ -62,6 +62,7 @@ from .records import (
     Killed,
     PatchMarked,
     Paused,
+    PauseReason,
     Record,
     Released,
     Restarted,
@@ -272,6 +273,8 @@ def _wait(standing: Standing, record: OpenWait) -> Standing:
         if standing.waits or not isinstance(record.index, int):
             raise _illegal(standing, record, "the lane is left only for what all of it waits for")
         extras = replace(extras, is_aside=True)
+    if extras.tries_undo_again:
+        extras = replace(extras, tries_undo_again=False)
     return Standing(
         _going(waits, extras),
         records=standing.records + 1,
@@ -406,7 +409,7 @@ def _pause(standing: Standing, record: Paused) -> Standing:
 def _resume(standing: Standing, record: Record) -> Standing:
     match record:
         case Resumed():
-            return _unparked(standing)
+            return _resumed(standing)
         case Restarted() if 0 <= record.kept <= standing.steps and standing.extras.compensation is None:
             kept = Extras(cancel=standing.extras.cancel, signals=standing.extras.signals)
             return _unparked(standing)._replace(steps=record.kept, waits=(), extras=kept)
@@ -420,6 +423,15 @@ def _resume(standing: Standing, record: Record) -> Standing:
             return _end(standing, Status.CANCELLED, standing.error)
         case _:
             raise _illegal(standing, record, "only a resumption leaves a pause")
+
+
+def _resumed(standing: Standing) -> Standing:
+    going, paused = _unparked(standing), standing.paused
+    is_of_undo = paused is not None and paused.reason is PauseReason.COMPENSATION_FAILED
+    if not is_of_undo or going.extras.compensation is None:
+        return going
+    # An undo that asks for an effect has more than one place in the journal when it is tried more than once.
+    return going._replace(extras=replace(going.extras, tries_undo_again=True))
 
 
 def _unparked(standing: Standing) -> Standing:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any, Literal, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, overload
 from uuid import UUID
 
 from typing_extensions import TypeForm
@@ -26,7 +26,11 @@ from .modelling import BlockingModelling, Modelling
 from .policies import RetryPolicy
 from .waiting import BlockingWaiting, Waiting
 
+if TYPE_CHECKING:
+    from .receivers import Effect
+
 T = TypeVar("T")
+Params = TypeVar("Params")
 Ts = TypeVarTuple("Ts")
 
 OnExhausted = Literal["pause", "raise"]
@@ -112,6 +116,10 @@ class _Exclusive(ABC):
             name: The name of the change; at most 256 bytes.
         """
 
+    @overload
+    @abstractmethod
+    def compensate(self, name: str, action: "Effect[Params, Any]", /, *, operation_id: str, params: Params) -> None: ...
+    @overload
     @abstractmethod
     def compensate(
         self,
@@ -122,7 +130,9 @@ class _Exclusive(ABC):
         retry: RetryPolicy | None = None,
         timeout: timedelta | None = None,
         type: Any = None,
-    ) -> None:
+    ) -> None: ...
+    @abstractmethod
+    def compensate(self, name: str, action: Any, /, *arguments: Any, **options: Any) -> None:
         """Register an undo: it runs when this handler fails for good or is cancelled, and not when it returns.
 
         Undos run one after the other, what was registered last first, each as a step of its own that is journaled and
@@ -130,17 +140,26 @@ class _Exclusive(ABC):
         recorded. An undo that fails for good parks the invocation (`compensation_failed`), until somebody resumes it or
         gives that undo up.
 
+        An effect as an undo is asked for as `ctx.effect` would: while its outcome is unknown the invocation waits, and
+        stays `compensating`. Once the receiver has rejected it, it was not done, and its operation id says so for good:
+        an invocation that is resumed then asks under the next id, `refund-1~2` after `refund-1`.
+
         Args:
             name: What is undone, as it stands in the journal and in the report of a cancel.
-            action: Undoes it. It may run more than once, and also where there turns out to be nothing to undo.
-            arguments: What it is called with.
-            retry: How often and how patiently it is tried; the policy of steps by default.
-            timeout: How long one attempt may take.
-            type: What its result is written as; by default what its annotation says.
+            action: Undoes it: a function, which may run more than once, or an effect that the object type lists. Either
+                may be asked for where there turns out to be nothing to undo.
+            arguments: What a function is called with.
+            retry: How often and how patiently a function is tried; the policy of steps by default.
+            timeout: How long one attempt of a function may take.
+            type: What the result of a function is written as; by default what its annotation says.
+            operation_id: Names the business operation that an effect is, among those of this object; at most 196 bytes.
+            params: The parameters of an effect.
 
         Raises:
-            TypeError: It can't be called with these arguments.
-            PayloadTooLarge: The name has more than 256 bytes.
+            TypeError: A function can't be called with these arguments, or an effect has no operation id or parameters.
+            RegistrationError: The object type does not list the effect.
+            InvalidInput: The parameters do not fit their type.
+            PayloadTooLarge: The name has more than 256 bytes, or operation id or parameters are too large.
         """
 
 

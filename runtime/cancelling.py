@@ -21,6 +21,7 @@ from ..journal.outcomes import Stopped, Succeeded, encode_outcome, first_of
 from ..journal.records import Accepted, CancelRequested, PauseReason, Record
 from ..journal.requests import Request, RequestKind
 from ..journal.standing import Standing, Status
+from ..journal.undoing import undone_by
 from .aside import returning
 from .cancel_delivery import cancels, cascade
 from .due_times import entry_of, forget_due
@@ -243,10 +244,8 @@ class Cancelling:
         if standing is None or paused is None or paused.reason is not PauseReason.COMPENSATION_FAILED:
             self._refuse(asked, NO_FAILED_UNDO)
             return
-        order, compensation = asked.order, standing.extras.compensation
-        assert compensation is not None
-        done = standing.steps - cast("int", compensation.index)
-        fact = CompensationSkipped(standing.steps, compensation.undos[-1 - done], order.by, order.reason)
+        order, (_, left) = asked.order, undone_by(invocation.records)
+        fact = CompensationSkipped(standing.steps, left[0], order.by, order.reason)
         writes = [*_note(lane, invocation, fact), *self._answered(asked, GOING), *_brought_back(lane, invocation)]
         lane.commit(writes, None, partial(self._requested, asked, invocation, fact), about=invocation.raw_id)
 

@@ -12,10 +12,12 @@ from ..journal.command_records import CompensationStarted
 from ..journal.outcomes import Rejected, Stopped
 from .bounds import check_name
 from .cancel_delivery import stopped
+from .effect_undos import EffectUndo, undo_by_effect
 from .step_plan import check_options
 
 if TYPE_CHECKING:
     from .context import ExclusiveContext
+    from .effects import Effects
     from .invocation import Invocation
     from .lane import Lane
     from .steps import Steps
@@ -81,15 +83,21 @@ def is_begun(invocation: Invocation) -> bool:
 
 
 async def undo(
-    ctx: ExclusiveContext, lane: Lane, invocation: Invocation, steps: Steps, outcome: Undone | None
+    ctx: ExclusiveContext,
+    lane: Lane,
+    invocation: Invocation,
+    steps: Steps,
+    effects: Effects,
+    outcome: Undone | None,
 ) -> Undone:
-    """Undo what a handler has registered, last thing first; each undo is a step.
+    """Undo what a handler has registered, last thing first; each undo is a step, or an effect.
 
     Args:
         ctx: The context of its run.
         lane: The lane of the invocation.
         invocation: The invocation.
-        steps: Runs the undos.
+        steps: Runs the undos that are functions.
+        effects: Asks for those that are effects.
         outcome: How the handler has ended; None where only the journal knows.
 
     Returns:
@@ -109,7 +117,10 @@ async def undo(
         ctx.pass_durable_point()
     ctx.index = cast("int", begun.index)
     for each in reversed(ctx.compensations[: len(begun.undos)]):
-        await steps.undo(ctx, lane, invocation, each)
+        if isinstance(each, EffectUndo):
+            await undo_by_effect(ctx, lane, invocation, steps, effects, each)
+        else:
+            await steps.undo(ctx, lane, invocation, each)
     return _outcome(invocation, begun)
 
 

@@ -10,7 +10,7 @@ import uuid
 from collections import deque
 from collections.abc import Generator, Iterable
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from ..journal import codec
 from ..journal.blobs import is_reference
@@ -21,12 +21,14 @@ from ..journal.key import parse_id
 from ..journal.place import place_in
 from ..journal.records import Record
 from ..journal.restarting import what_counts
+from ..objects.receivers import Effect
 from ..objects.types import boundary_of
 from .bounds import SHORT_NAME, STATE_NAMES_MAX, check_name, check_state, check_unpacked, check_written
 from .checkpoints import count_kept_back
 from .combinators import Completions, Group, check_awaitables, drop, gather, select
 from .compensation import compensation
 from .conductor import Conductor
+from .effect_undos import effect_undo
 from .effecting_context import EffectingContext
 from .large_reads import whole
 from .large_values import USUAL_BYTES, compact, note
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from ..objects.messaging import Sent
     from .branches import Branch
     from .compensation import Compensation
+    from .effect_undos import EffectUndo
     from .effects import Effects
     from .invocation import Invocation
     from .lane import Lane
@@ -127,7 +130,7 @@ class ExclusiveContext(EffectingContext):
         self.release: LaneRelease | None = None
         self.index = 0
         #: What is undone when the handler fails or is cancelled, in the order of registration.
-        self.compensations: list[Compensation] = []
+        self.compensations: list[Compensation | EffectUndo] = []
         #: How many results of steps are on their way to the store while the code goes on.
         self.in_flight = 0
         #: Names of the state that was written before a result that was kept back; a replay reads it from the record.
@@ -495,7 +498,12 @@ class ExclusiveContext(EffectingContext):
     def compensate(self, name: str, action: Any, /, *arguments: Any, **options: Any) -> None:
         """Register what is to be undone when the handler fails or is cancelled."""
         self._check_task("compensate")
-        self.compensations.append(compensation(name, action, arguments, options))
+        if isinstance(action, Effect):
+            effect = cast("Effect[Any, Any]", action)
+            undo = effect_undo(self._messages, self._lane, name, effect, arguments, options)
+        else:
+            undo = compensation(name, action, arguments, options)
+        self.compensations.append(undo)
 
     def _check_task(self, call: str) -> None:
         if self._is_closed:

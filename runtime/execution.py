@@ -204,7 +204,8 @@ class Execution:
             self._end(lane, invocation, ctx, outcome)
             return
         try:
-            undone = await undo(ctx, lane, invocation, self.steps, None if isinstance(outcome, Succeeded) else outcome)
+            ended = None if isinstance(outcome, Succeeded) else outcome
+            undone = await undo(ctx, lane, invocation, self.steps, self.messages, ended)
         except (Suspended, Fenced):
             if not ctx.is_stale:
                 self._unwound(lane, invocation)

@@ -188,6 +188,21 @@ class Steps:
         with ctx.in_step(plan.name):
             await self._try(ctx, lane, invocation, plan)
 
+    async def undo_later(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, name: str, error: BaseException
+    ) -> None:
+        """Wait until an undo is to be tried again that could not be begun, as one that is a step would.
+
+        Raises:
+            Suspended: Its attempts are spent and it is parked, or this run is not the current one any more.
+        """
+        plan = self._plans.make(name, ctx.index, _nothing, (), {})
+        attempt = 1 + (0 if invocation.standing is None else invocation.standing.attempts_of(plan.index))
+        if plan.retry.is_spent(attempt):
+            await self._park_undo(ctx, lane, invocation, plan, error)
+        await self._wait(ctx, lane, invocation, plan, attempt, error)
+        await self.may_begin(ctx, lane, invocation)
+
     async def _recorded(
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
     ) -> StepCompleted | StepFailed | None:
@@ -523,3 +538,7 @@ def _recorded_meanwhile(
 
 def _error_of(settled: StepFailed) -> TerminalError:
     return terminal_error(settled.error)
+
+
+def _nothing() -> None:
+    pass

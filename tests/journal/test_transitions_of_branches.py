@@ -63,6 +63,8 @@ class Model:
     is_cancelled: bool = False
     was_told: bool = False
     is_undone: bool = False
+    has_failed_undo: bool = False
+    tries_undo_again: bool = False
     received: int = 0
     ended: Status | None = None
 
@@ -102,8 +104,9 @@ class Model:
         told = [CancelDelivered(place) for place in self.waits] if self.is_cancelled and not self.was_told else []
         undone = [] if self.is_undone else [CompensationStarted(self.next_index[()], (), ERROR), Completed()]
         withdrawn = [WaitWithdrawn(place) for place in self.waits]
-        paused = Paused(PauseReason.OPERATOR, "", None, "ada")
-        return [*told, *undone, *withdrawn, paused, Failed(ERROR), Cancelled("ada", ""), PatchMarked("terms")]
+        reasons = [PauseReason.OPERATOR, *([PauseReason.COMPENSATION_FAILED] if self.is_undone else [])]
+        paused = [Paused(reason, "", None, "ada") for reason in reasons]
+        return [*told, *undone, *withdrawn, *paused, Failed(ERROR), Cancelled("ada", ""), PatchMarked("terms")]
 
     def commands(self, path: Path) -> list[Record]:
         place = self.place(path)
@@ -137,8 +140,10 @@ class Model:
                 self.unpark()
             case Paused():
                 self.is_paused, self.is_retrying = True, False
+                self.has_failed_undo = record.reason is PauseReason.COMPENSATION_FAILED
             case Resumed():
                 self.unpark()
+                self.tries_undo_again = self.tries_undo_again or self.has_failed_undo
             case Restarted():
                 self.unpark()
                 self.was_told = False
@@ -169,6 +174,7 @@ class Model:
                 self.is_retrying = False
             case CallStarted() | TimerSet() | WaitStarted():
                 self.waits[place] = type(record)
+                self.tries_undo_again = False
                 if path == ():
                     self.failed[()] = 0
                 self.is_retrying = False
@@ -217,6 +223,7 @@ def test_what_is_open_and_what_is_next_agree_with_the_model(records: list[Record
         }
         assert (extras.cancel is not None, extras.is_cancel_delivered) == (model.is_cancelled, model.was_told)
         assert (extras.compensation is not None) == model.is_undone
+        assert extras.tries_undo_again == model.tries_undo_again
         assert (standing.status is Status.PAUSED) == (model.is_paused and model.ended is None)
         assert len(extras.signals) == model.received
 
