@@ -102,11 +102,14 @@ async def undo_by_effect(
     Raises:
         Suspended: It is parked, its handler leaves memory, or this run is not the current one any more.
     """
-    number = 1
+    number, reserved = 1, ""
     while not _is_given_up(ctx, undone):
         wish = undone.asked_as(number)
         try:
-            await _reserved(ctx, lane, invocation, effects, wish)
+            if wish.operation != reserved:
+                await _reserved(ctx, lane, invocation, effects, wish)
+                reserved = wish.operation
+                continue
             outcome = await effects.effect(ctx, lane, invocation, wish)
         except TerminalError as error:
             refusal = error

@@ -97,6 +97,8 @@ async def effects(ctx: ObjectContext, approval: Approval) -> None:
     assert_type(await ctx.effect(send_refund, operation_id="r-1", params=Ask(1)), Done)
     assert_type(await ctx.effect(send_refund, operation_id="r-1", params=Ask(1), approval=approval), Done)
     await ctx.effect(send_note, operation_id="n-1", params=None, release_lane=True)
+    ctx.compensate("payment", send_refund, operation_id="r-1", params=Ask(1))
+    ctx.compensate("room", decide, 1, "b", retry=RetryPolicy(attempts=3))
     match await ctx.effect_outcome(send_refund, operation_id="r-1", params=Ask(1)):
         case Succeeded(receipt):
             assert_type(receipt, Done)
@@ -109,12 +111,16 @@ async def effects(ctx: ObjectContext, approval: Approval) -> None:
 
 def blocking_effects(ctx: BlockingObjectContext) -> None:
     assert_type(ctx.effect(send_refund, operation_id="r-1", params=Ask(1)), Done)
+    ctx.compensate("payment", send_refund, operation_id="r-1", params=Ask(1))
     assert_type(ctx.effect_outcome(send_note, operation_id="n", params="x"), Succeeded[None] | EffectRejected | Unknown)
 
 
 async def refused_effects(ctx: ObjectContext, read: SharedContext) -> None:
     await ctx.effect(send_refund, operation_id="r-1", params="1")  # type: ignore[misc]  # E other parameters
     await ctx.effect(send_refund, params=Ask(1))  # type: ignore[call-arg]  # E an operation without a name
+    ctx.compensate("p", send_refund, params=Ask(1))  # type: ignore[call-overload]  # E an undo without a name
+    ctx.compensate("p", send_refund, operation_id="r", params="1")  # type: ignore[misc]  # E other parameters
+    ctx.compensate("p", decide, 1, operation_id="r")  # type: ignore[call-overload]  # E a function has no operation id
     await ctx.effect(read_order, operation_id="r-1", params="k")  # type: ignore[arg-type]  # E a function is no effect
     await read.effect(send_refund, operation_id="r", params=Ask(1))  # type: ignore[attr-defined]  # E it only reads
     _wrong: int = await ctx.effect(send_refund, operation_id="r", params=Ask(1))  # type: ignore[arg-type]  # E another receipt
