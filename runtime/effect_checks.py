@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..journal import codec
 from ..journal.errors import PayloadTooLarge
+from ..objects.approvals import Approval
+from ..objects.receivers import Effect
 from .own_context import in_own_context
 
 if TYPE_CHECKING:
     from ..journal.batch import Operation
-    from ..objects.approvals import Approval
-    from ..objects.receivers import Effect
     from .lane import Lane
 
 
@@ -50,6 +50,25 @@ class ApprovalCheck(Protocol):
         ...
 
 
+def check_asked(call: str, effect: object, approval: object) -> None:
+    """Refuse what is no effect, and what is no approval, before anything of it is looked at.
+
+    Args:
+        call: What the handler called, for the message.
+        effect: What it wants to have done.
+        approval: What is to allow it.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(effect, Effect):
+        name = getattr(effect, "__qualname__", type(effect).__name__)
+        raise TypeError(f"ctx.{call} takes an effect, which {name} is not: declare it with @receiver.effect(…)")
+    if approval is not None and not isinstance(approval, Approval):
+        kind = type(approval).__name__
+        raise TypeError(f"approval= of ctx.{call} is the Approval that ctx.approval returned, not {kind}")
+
+
 def check_operation(operation_id: object, limit: int) -> None:
     """Refuse what can't name an operation.
 
@@ -65,7 +84,7 @@ def check_operation(operation_id: object, limit: int) -> None:
         raise TypeError(f"operation_id is text that names the business operation, not {operation_id!r}")
     size = len(operation_id.encode(errors="surrogatepass"))
     if size > limit:
-        raise PayloadTooLarge("operation_id", size, limit)
+        raise PayloadTooLarge("operation_id", size, limit, remedy="shorten it, and put data into the parameters")
 
 
 async def checked(

@@ -12,7 +12,7 @@ from ..journal.outcomes import Succeeded as Done
 from ..objects.effecting import Succeeded, Unknown
 from ..objects.reservations import RESERVATIONS, RESERVE, reservation_key
 from .approving_context import ApprovingContext
-from .effect_checks import check_operation
+from .effect_checks import check_asked, check_operation
 from .failures import terminal_error
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class EffectingContext(ApprovingContext):
         expects: Iterable[str],
     ) -> Succeeded[Any] | EffectRejected | Unknown:
         self._check_command(call)
+        check_asked(call, effect, approval)
         if self.own.releases(expects, release_lane=release_lane):
             async with self.own.release_lane(expects=expects):
                 return await self._outcome(call, effect, operation_id, params, approval, release_lane=False, expects=())

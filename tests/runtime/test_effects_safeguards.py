@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import anyio
 import pytest
 
 from keylane import (
     App,
+    KeylaneError,
     ObjectContext,
     PayloadTooLarge,
     Receiver,
@@ -32,6 +34,17 @@ pytestmark = pytest.mark.anyio
 KEY = "acme/o-1"
 SOON = 30.0
 SPENT = RetryPolicy(first=timedelta(milliseconds=1), attempts=1)
+
+#: What a handler may give by mistake, and what it is told.
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "a function": ({"effect": print}, "takes an effect, which print is not: declare it with @receiver.effect"),
+    "a name": ({"effect": "payments.refund"}, "takes an effect, which str is not"),
+    "an approval's id": (
+        {"approval": "Order/acme/o-1#refund.1"},
+        "the Approval that ctx.approval returned, not str",
+    ),
+    "a long id": ({"operation_id": "r" * 201}, "the limit is 200: shorten it, and put data into the parameters"),
+}
 
 bank = Bank()
 payments = Receiver(
@@ -70,6 +83,12 @@ async def refund(ctx: ObjectContext, operation: str) -> str:
 async def refund_at_length(ctx: ObjectContext, size: int) -> str:
     receipt = await ctx.effect(send_refund, operation_id="r", params=Terms(amount=7, note="x" * size))
     return receipt.id
+
+
+@order.handler
+async def refund_by_mistake(ctx: ObjectContext, mistake: str) -> str:
+    given: dict[str, Any] = {"operation_id": "r", "params": Terms(amount=7), **MISTAKES[mistake][0]}
+    return str(await ctx.effect(given.pop("effect", send_refund), **given))
 
 
 @order.handler
@@ -271,3 +290,14 @@ async def test_a_settled_effect_is_kept_and_then_forgotten(h: Harness) -> None:
     spaces = [store.space("Order", number) for number in range(2)]
     left = await store.together([("EXISTS", space.agenda, space.effects(KEY)) for space in spaces])
     assert left == [0, 0]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+async def test_what_is_no_effect_and_no_approval_is_said(h: Harness, mistake: str) -> None:
+    """A handler that gives something else is told what belongs there, and nothing is recorded of it."""
+    handle = await h.send(refund_by_mistake, KEY, mistake)
+    with pytest.raises(KeylaneError) as raised:
+        await handle.result(timeout=SOON)
+
+    assert MISTAKES[mistake][1] in str(raised.value)
+    assert await h.client.effects(order, KEY) == ()
