@@ -21,7 +21,9 @@ ACTS: Final[tuple[AllowedAct, ...]] = ("lookup", "succeeded", "not-done", "resen
 SETTLED: Final = "it is settled"
 IN_FLIGHT: Final = "it is being sent, or was a moment ago: its worker tells what came of it"
 NOTHING_SENT: Final = "nothing of it has left: it is sent, or sent again, without anybody's help"
-NO_CONTRACT: Final = "no worker has declared this effect's receiver here, so its contract is not known"
+NO_CONTRACT: Final = (
+    "the code that has this object declares no such effect, so its contract is not known: host code that does"
+)
 
 
 def card_of(receiver: Receiver, promises: Mapping[str, Contract]) -> ReceiverCard:
@@ -92,7 +94,8 @@ def acts_of(
     if closed is not None:
         return (), dict.fromkeys(ACTS, closed)
     if contract is None:
-        return (), dict.fromkeys(ACTS, NO_CONTRACT)
+        # Whose it is asks nothing of the receiver; otherwise nobody could take it over from who is gone with the code.
+        return ("hand-over",), {act: NO_CONTRACT for act in ACTS if act != "hand-over"}
     found = allowed_acts(contract, question_of(entry), now_ms)
     allowed: tuple[AllowedAct, ...] = tuple(act for act in ACTS if act in found)
     return allowed, {act: _why_not(act, entry, contract) for act in ACTS if act not in found}

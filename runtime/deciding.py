@@ -307,7 +307,7 @@ def check_order(order: DecisionOrder) -> None:
         check_name(what, name)
     size_bytes = len(order.reason.encode(errors="surrogatepass"))
     if size_bytes > REASON_LIMIT_BYTES:
-        raise PayloadTooLarge("the reason", size_bytes, REASON_LIMIT_BYTES)
+        raise PayloadTooLarge("the reason", size_bytes, REASON_LIMIT_BYTES, remedy="say it in fewer words")
 
 
 def in_words(verdict: DecisionVerdict) -> str:

@@ -16,6 +16,7 @@ from ..journal.key import InvocationId, Key, new_invocation_id
 from ..journal.lane_reading import ask
 from ..journal.requests import Request, RequestKind
 from ..journal.signals import message_raw_id
+from ..objects.receiver_checks import SPAN_MAX
 from ..objects.reconcile_verdicts import Reconciled, ReconcileVerdict, reconcile_verdict_of
 from ..objects.verdicts import UnknownTarget
 from .bounds import check_decision, check_text
@@ -215,14 +216,16 @@ class ReconcileClient:
 
         Raises:
             InvalidInput: `to`, `by` or `reason` is empty.
-            ValueError: `within` is no time that lies ahead.
+            ValueError: `within` is no time that lies ahead, or more than ten years.
             IdempotencyConflict: The message id was used before, for something else.
             CallTimeout: The time passed; the request stays where it is.
             StoreError: The store was away for too long, or refused.
         """
         within_ms = None if within is None else within // timedelta(milliseconds=1)
-        if within_ms is not None and within_ms <= 0:
-            raise ValueError("within is a time that lies ahead")
+        if within is not None and not timedelta(milliseconds=1) <= within <= SPAN_MAX:
+            raise ValueError(
+                f"within is {within}: it has to be a time that lies ahead, and at most {SPAN_MAX.days:,} days"
+            )
         order = ReconcileOrder(ReconcileAct.HAND_OVER, operation_id, by, reason, None, to, within_ms)
         return await self._reconcile((object_type, key), order, message_id, timeout)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +34,7 @@ from ..journal.key import Key
 from ..journal.ledger import EventKind, Happened, LedgerEvent
 from ..journal.noted import moment
 from ..journal.outcomes import Rejected, Succeeded, encode_outcome
+from ..objects.receiver_checks import SPAN_MAX
 from ..objects.reconcile_verdicts import AlreadySettled, NotAllowed, Reconciled, ReconcileVerdict, plain_of_reconciling
 from ..objects.reconciliation import acts_of
 from ..objects.verdicts import UnknownTarget
@@ -236,7 +238,7 @@ def receipt_of(partition: Partition, entry: EffectEntry, packed: bytes | None) -
     except (InvalidOutput, InvalidInput) as error:
         raise InvalidInput(error.path, error.reason) from error
     if len(receipt) > VALUE_LIMIT_BYTES:
-        raise PayloadTooLarge("the receipt", len(receipt), VALUE_LIMIT_BYTES)
+        raise PayloadTooLarge("the receipt", len(receipt), VALUE_LIMIT_BYTES, remedy="keep what is large elsewhere")
     return receipt
 
 
@@ -244,20 +246,23 @@ def check_order(order: ReconcileOrder) -> None:
     """Refuse an order that does not say enough, or says more than fits.
 
     Raises:
-        InvalidInput: Nobody says who does it, why, or to whom it is handed over.
+        InvalidInput: Nobody says who does it, why, to whom it is handed over, or within what time there is.
         PayloadTooLarge: A name has more than 256 bytes, or the reason more than 4 KiB.
     """
     for what, text in (("by", order.by), ("whom", order.whom)):
         check_name(what, text)
     size_bytes = len(order.reason.encode(errors="surrogatepass"))
     if size_bytes > REASON_LIMIT_BYTES:
-        raise PayloadTooLarge("the reason", size_bytes, REASON_LIMIT_BYTES)
+        raise PayloadTooLarge("the reason", size_bytes, REASON_LIMIT_BYTES, remedy="say it in fewer words")
     if not order.by.strip():
         raise InvalidInput("by", "somebody has to answer for it")
     if not order.reason.strip():
         raise InvalidInput("reason", "say why; it goes into the record")
     if order.act is ReconcileAct.HAND_OVER and not order.whom.strip():
         raise InvalidInput("to", "say to whom it is handed over")
+    if order.within_ms is not None and not 0 < order.within_ms <= SPAN_MAX / timedelta(milliseconds=1):
+        # A deadline that no calendar has could not be read, and nothing else of the queue with it.
+        raise InvalidInput("within", f"it has to lie ahead, and to be at most {SPAN_MAX.days:,} days")
 
 
 def _done(asked: _Asked) -> list[Operation]:

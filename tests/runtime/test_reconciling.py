@@ -12,6 +12,7 @@ import pytest
 
 from keylane import (
     AlreadySettled,
+    App,
     BlockingClient,
     Deduplicates,
     IdempotencyConflict,
@@ -19,8 +20,10 @@ from keylane import (
     InvocationFailed,
     NotAllowed,
     ObjectContext,
+    PayloadTooLarge,
     Receiver,
     Reconciled,
+    Runtime,
     UnknownTarget,
     VirtualObject,
 )
@@ -31,6 +34,8 @@ from keylane.journal.key import new_invocation_id
 from keylane.journal.ledger import EventKind
 from keylane.journal.ledger_reading import read_ledger, spaces_of
 from keylane.journal.requests import Request, RequestKind
+from keylane.objects.reconciliation import NO_CONTRACT
+from keylane.runtime.reconciling import check_order
 from keylane.testing import Harness, crashes, harness
 from tests.runtime.fake_bank import Bank, Receipt, Terms
 
@@ -38,6 +43,7 @@ pytestmark = pytest.mark.anyio
 
 KEY = "acme/o-1"
 SOON = 30.0
+MS = timedelta(milliseconds=1)
 WHY: dict[str, Any] = {"by": "ada", "reason": "ticket 77"}
 
 bank = Bank()
@@ -257,6 +263,39 @@ async def test_handed_over_it_is_somebody_elses_with_their_own_time(h: Harness) 
     assert alert.owner == "cy"
 
 
+@pytest.mark.parametrize("within", [timedelta(0), timedelta(seconds=-1), timedelta(days=400_000), timedelta.max])
+async def test_a_time_of_their_own_lies_ahead_and_ends(h: Harness, within: timedelta) -> None:
+    """One that no calendar has is refused before it is written: the whole queue could not be read with it."""
+    await unresolved(h, cheque)
+    with pytest.raises(ValueError, match="within is"):
+        await h.client.reconcile_hand_over(order, KEY, "op", to="bea", within=within, **WHY)
+    (case,) = await h.client.reconcile_list()
+    assert case.owner == "blind-oncall"
+    # The owner doesn't take it either, from whoever sends it.
+    with pytest.raises(InvalidInput, match="at most 3,653 days"):
+        check_order(ReconcileOrder(ReconcileAct.HAND_OVER, "op", "ada", "why", None, "bea", within // MS))
+
+
+async def test_what_the_code_no_longer_has_is_handed_over_and_nothing_else(store_url: str, namespace: str) -> None:
+    """A deploy without the effect leaves it to people: somebody may take it over, and is told how it can be settled."""
+    bank.whims.append("lose the answer")
+    async with Runtime(App([order]), store=store_url, namespace=namespace) as runtime:
+        await runtime.client.send(cheque, KEY, 7)
+        with anyio.fail_after(SOON):
+            while not await runtime.client.reconcile_list(order):
+                await anyio.lowlevel.checkpoint()
+    bare = VirtualObject("Order", owner="tests")
+    bare.handler(cheque.function)
+    async with Runtime(App([bare]), store=store_url, namespace=namespace) as runtime:
+        refused = await runtime.client.reconcile_not_done("Order", KEY, "op", **WHY)
+        given = await runtime.client.reconcile_hand_over("Order", KEY, "op", to="bea", **WHY)
+        (case,) = await runtime.client.reconcile_list()
+
+    assert refused == NotAllowed(NO_CONTRACT, ("hand-over",))
+    assert isinstance(given, Reconciled)
+    assert case.owner == "bea"
+
+
 async def alerts(h: Harness) -> tuple[Alert, ...]:
     """Wait until there are alerts, and return them."""
     with anyio.fail_after(SOON):
@@ -330,6 +369,8 @@ async def test_what_is_not_said_is_asked_for(h: Harness) -> None:
         await h.client.reconcile_lookup(order, KEY, "op", by=" ", reason="why")
     with pytest.raises(InvalidInput, match="goes into the record"):
         await h.client.reconcile_lookup(order, KEY, "op", by="ada", reason="")
+    with pytest.raises(PayloadTooLarge, match="in fewer words"):
+        await h.client.reconcile_lookup(order, KEY, "op", by="ada", reason="r" * 5_000)
     with pytest.raises(InvalidInput, match="to whom"):
         await h.client.reconcile_hand_over(order, KEY, "op", to="", **WHY)
     assert isinstance(await h.client.reconcile_lookup(order, KEY, "other", **WHY), UnknownTarget)
