@@ -10,7 +10,7 @@ from rich.table import Table
 from ...objects.verdicts import AlreadyDecided, Decided, Expired, NotPermitted, SupersededBy, UnknownTarget
 from ..client import Client
 from .output import Page, moment, shown, write_json, write_line
-from .shell import ExitCode, Shell, WrongUse
+from .shell import ExitCode, Shell, WrongUse, check_words
 from .values import as_json, to_json
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def _facts(found: ProposalStatus) -> dict[str, Any]:
 
 async def decide(shell: Shell, act: Act, proposal_id: str, on_behalf_of: str | None, how: How) -> ExitCode:
     """Decide on a proposal, and print what became of it."""
+    check_words(how.by, None if act == "approve" else how.reason)
     async with Client(shell.store_url(), namespace=shell.namespace) as client:
         ask = {"approve": client.approve, "decline": client.decline, "revoke": client.revoke}[act]
         return _print(shell, await ask(proposal_id, on_behalf_of=on_behalf_of, **how._asdict()))
@@ -124,6 +125,7 @@ async def decide(shell: Shell, act: Act, proposal_id: str, on_behalf_of: str | N
 
 async def delegate(shell: Shell, proposal_id: str, to: str, how: How) -> ExitCode:
     """Let somebody else decide in one's place, and print what became of it."""
+    check_words(how.by, None)
     async with Client(shell.store_url(), namespace=shell.namespace) as client:
         return _print(shell, await client.delegate(proposal_id, to=to, **how._asdict()))
 

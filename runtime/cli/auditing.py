@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from pathlib import Path
@@ -170,8 +170,8 @@ def _ms(text: str | None, what: str) -> int | None:
         raise WrongUse(f"{what} {text!r} is no time: {FORM}") from None
     if at.tzinfo is None:
         raise WrongUse(f"{what} {text} does not say in which zone: {FORM}")
-    seconds = at.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return int(seconds.total_seconds() * 1000)
+    # The first and the last day of the calendar can't be brought to another zone, but counted from here.
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 def _facts(receiver: str, found: Audit, *, is_clean: bool) -> dict[str, Any]:

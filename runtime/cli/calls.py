@@ -14,7 +14,7 @@ from ...journal.descriptions import ObjectDescription
 from ...journal.errors import KeylaneError
 from ..client import Client
 from .output import shown, write_json, write_line
-from .shell import ExitCode, Shell, WrongUse
+from .shell import ExitCode, Shell, WrongUse, check_words
 from .values import NotJson, as_json, from_json, to_json
 
 #: After so long the shell looks at what a call waits for, and says so a lease later.
@@ -87,7 +87,7 @@ async def attach(shell: Shell, invocation_id: str, *, timeout: float | None) -> 
 
 async def pause(shell: Shell, target: tuple[str, ...], *, reason: str, by: str, timeout: float | None) -> ExitCode:
     """Stop an invocation, an object or a type."""
-    _check_words(reason, by)
+    check_words(by, reason)
     async with Client(shell.store_url(), namespace=shell.namespace) as client:
         await client.pause(target[0], *target[1:], reason=reason, by=by, timeout=timeout)
     return _done(shell, "paused", target, "is paused")
@@ -95,15 +95,10 @@ async def pause(shell: Shell, target: tuple[str, ...], *, reason: str, by: str, 
 
 async def resume(shell: Shell, target: tuple[str, ...], *, reason: str, by: str, timeout: float | None) -> ExitCode:
     """Let an invocation, an object or a type go on."""
-    _check_words(reason, by)
+    check_words(by, reason)
     async with Client(shell.store_url(), namespace=shell.namespace) as client:
         await client.resume(target[0], *target[1:], reason=reason, by=by, timeout=timeout)
     return _done(shell, "resumed", target, "goes on")
-
-
-def _check_words(reason: str, by: str) -> None:
-    if not reason.strip() or not by.strip():
-        raise WrongUse("--reason and --by go into the record: say why, and who decides it")
 
 
 def _done(shell: Shell, word: str, target: tuple[str, ...], sentence: str) -> ExitCode:
@@ -126,8 +121,7 @@ class Restart:
 
 async def restart(shell: Shell, invocation_id: str, how: Restart, *, timeout: float | None) -> ExitCode:
     """Let a parked invocation go on from an earlier command."""
-    if not how.reason.strip() or not how.by.strip():
-        raise WrongUse("--reason and --by go into the record: say why, and who decides it")
+    check_words(how.by, how.reason)
     async with Client(shell.store_url(), namespace=shell.namespace) as client:
         await client.restart(
             invocation_id, keep=how.keep, reason=how.reason, by=how.by, version=how.version, timeout=timeout

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from ...journal.cancel_report import CancelOutcome, CancelReport
 from ..client import Client
 from .output import shown, write_json, write_line
-from .shell import ExitCode, Shell, WrongUse
+from .shell import ExitCode, Shell, check_words
 
 
 async def cancel(
@@ -23,7 +23,7 @@ async def cancel(
 
 async def kill(shell: Shell, invocation_id: str, *, reason: str, by: str, timeout: float | None) -> ExitCode:
     """Kill an invocation and print the report."""
-    _check_words(reason, by)
+    check_words(by, reason)
     async with Client(shell.store_url(), namespace=shell.namespace) as client:
         report = await client.kill(invocation_id, reason=reason, by=by, timeout=timeout)
     return _told(shell, report, CancelOutcome.KILLED)
@@ -31,7 +31,7 @@ async def kill(shell: Shell, invocation_id: str, *, reason: str, by: str, timeou
 
 async def skip(shell: Shell, invocation_id: str, *, reason: str, by: str, timeout: float | None) -> ExitCode:
     """Give up the undo of an invocation that has failed."""
-    _check_words(reason, by)
+    check_words(by, reason)
     async with Client(shell.store_url(), namespace=shell.namespace) as client:
         await client.skip_compensation(invocation_id, reason=reason, by=by, timeout=timeout)
     if shell.is_json:
@@ -39,11 +39,6 @@ async def skip(shell: Shell, invocation_id: str, *, reason: str, by: str, timeou
     else:
         write_line(f"{invocation_id} goes on without that undo")
     return ExitCode.DONE
-
-
-def _check_words(reason: str, by: str) -> None:
-    if not reason.strip() or not by.strip():
-        raise WrongUse("--reason and --by go into the record: say why, and who decides it")
 
 
 def _told(shell: Shell, report: CancelReport, wanted: CancelOutcome) -> ExitCode:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 from typing import Annotated
 
 import typer
 
+from ...objects.receiver_checks import SPAN_MAX
 from . import logs, reconciling
 from .reconciling import Act
 from .shell import AsJson, Debug, Namespace, ObjectKey, ObjectType, Shell, StoreUrl, TimeoutSeconds
 
+#: Ten years.
+HOURS_MAX = SPAN_MAX / timedelta(hours=1)
 OperationId = Annotated[str, typer.Argument(metavar="OPERATION", help="The operation id, as its handler wrote it.")]
 By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who does it; it goes into the record.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, or the evidence; it goes into the record.")]
@@ -135,7 +139,8 @@ def hand_over(
     by: By,
     reason: Reason,
     within_hours: Annotated[
-        float | None, typer.Option("--within-hours", metavar="HOURS", min=0.01, help="How long they have.")
+        float | None,
+        typer.Option("--within-hours", metavar="HOURS", min=0.01, max=HOURS_MAX, help="How long they have."),
     ] = None,
     message_id: MessageId = None,
     timeout: TimeoutSeconds = None,

@@ -15,7 +15,7 @@ from ...objects.verdicts import UnknownTarget
 from ..client import Client
 from .calls import argument_of
 from .output import Page, ago, moment, shown, write_json, write_line
-from .shell import ExitCode, Shell
+from .shell import ExitCode, Shell, check_words
 from .values import to_json
 
 
@@ -121,7 +121,12 @@ class Act:
     timeout: float | None
 
     def said(self) -> dict[str, Any]:
-        """Return what is said beside each act."""
+        """Return what is said beside each act.
+
+        Raises:
+            WrongUse: Nobody says who does it, or why.
+        """
+        check_words(self.by, self.reason)
         return {"by": self.by, "reason": self.reason, "message_id": self.message_id, "timeout": self.timeout}
 
 

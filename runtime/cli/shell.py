@@ -30,6 +30,7 @@ from ...journal.errors import (
 )
 from ...journal.urls import DEFAULT_FOLDER, EmbeddedAddress, parse_store_url
 from ...objects.settings import Settings
+from ..orders import LONGEST_SECONDS
 from .output import say_error, write_json
 from .values import as_json, to_json
 
@@ -53,7 +54,13 @@ ObjectKey = Annotated[str, typer.Argument(metavar="TENANT/KEY", help="The object
 InvocationText = Annotated[str, typer.Argument(metavar="ID", help="An invocation id, as `send` prints it.")]
 TimeoutSeconds = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait; the invocation goes on afterwards."),
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0,
+        max=LONGEST_SECONDS,
+        help="How long to wait; the invocation goes on afterwards.",
+    ),
 ]
 
 
@@ -70,6 +77,17 @@ class ExitCode(IntEnum):
 
 class WrongUse(Exception):
     """The command line asks for something that can't be meant."""
+
+
+def check_words(by: str, reason: str | None) -> None:
+    """Refuse to go on while nobody says who decides something, or why; None where no reason has to be given.
+
+    Raises:
+        WrongUse: One of them is blank.
+    """
+    if not by.strip() or (reason is not None and not reason.strip()):
+        asked = "--by goes" if reason is None else "--reason and --by go"
+        raise WrongUse(f"{asked} into the record: say {'' if reason is None else 'why, and '}who decides it")
 
 
 @dataclass(frozen=True, slots=True)

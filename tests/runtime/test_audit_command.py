@@ -116,3 +116,12 @@ def _written(folder: Path, text: str) -> Path:
     path = folder / "other.csv"
     path.write_text(text)
     return path
+async def test_a_span_may_begin_and_end_with_the_calendar(store: Store, store_url: str, tmp_path: Path) -> None:
+    """The first and the last moment of all are times, in each zone."""
+    books = tmp_path / "books.csv"
+    books.write_text("operation_id\n")
+    span = ("--from", "0001-01-01T00:00:00+14:00", "--to", "9999-12-31T23:59:59-14:00")
+
+    done = await _audit(store, store_url, books, *span)
+
+    assert (done.code, done.err) == (0, "")

@@ -77,3 +77,23 @@ async def test_an_operator_settles_an_effect_from_the_shell(store_url: str, name
         done = await keylane("reconcile", "succeeded", *CASE, '{"id": "paper", "amount": 7}', *WHY, "--json")
         assert (done.code, done.json["verdict"], done.json["state"]) == (0, "done", "succeeded")
         assert await handle.result(timeout=20) == "paper"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("reconcile", "not-done", *CASE, "--by", " ", "--reason", "why"), "go into the record"),
+        (("reconcile", "lookup", *CASE, "--by", "ada", "--reason", ""), "go into the record"),
+        (("approvals", "approve", "Order/acme/o-1#refund.1", "--by", ""), "--by goes into the record"),
+        (("approvals", "decline", "Order/acme/o-1#refund.1", "--by", "ada", "--reason", ""), "go into the record"),
+        (("approvals", "delegate", "Order/acme/o-1#refund.1", "--by", "", "--to", "bea"), "--by goes into the record"),
+        (("reconcile", "hand-over", *CASE, *WHY, "--to", "bea", "--within-hours", "1e12"), "--within-hours"),
+        (("reconcile", "resend", *CASE, *WHY, "--timeout", "inf"), "--timeout"),
+    ],
+)
+def test_what_can_not_be_meant_is_wrong_use(store_url: str, namespace: str, words: tuple[str, ...], told: str) -> None:
+    """Nobody to answer for it, no reason, and times beyond all calendars end with 2, and never as a bug of ours."""
+    done = run(*words, "--store", store_url, "--namespace", namespace)
+
+    assert done.code == 2, done.err
+    assert told in done.err
