@@ -159,6 +159,11 @@ def queue_of(
     return []
 
 
+def follows_another(entry: EffectEntry) -> bool:
+    """Return whether an attempt before the newest one may have been sent."""
+    return entry.first_ms < entry.intended_ms
+
+
 def intent(
     entry: EffectEntry, now_ms: int, send_within_ms: int, kind: EventKind, detail: str = "", by: str = ""
 ) -> Change:
@@ -174,14 +179,14 @@ def intent(
     """
     attempt = entry.attempt + 1
     # What has happened is cut, so it can't tell: an attempt that keeps the time of another one has followed on it.
-    may_be_sent = entry.state in IN_QUESTION or entry.first_ms < entry.intended_ms
+    may_be_sent = entry.state in IN_QUESTION or follows_another(entry)
     intended = replace(
         entry,
         state=EffectState.INTENDED,
         attempt=attempt,
         # Before anything may have been sent nothing can have been deduplicated.
         first_ms=entry.first_ms if may_be_sent else now_ms,
-        intended_ms=now_ms,
+        intended_ms=max(now_ms, entry.first_ms + 1) if may_be_sent else now_ms,
         send_before_ms=now_ms + send_within_ms,
         since_ms=now_ms,
         next_ms=now_ms,

@@ -12,13 +12,14 @@ from ..journal.outcomes import Outcome, Rejected, Succeeded, encode_outcome
 from ..objects.receivers import RECONCILE_WITHIN
 from ..objects.recovery import AskPeople, NextAction, next_action, question_of
 from .effect_calls import Absent, Answer, Done, Refused, Unclear, Unsent
-from .effect_facts import Change, contract, early_outcome, effect_of, kept_ms, with_life
+from .effect_facts import Change, contract, early_outcome, effect_of, follows_another, kept_ms, with_life
 from .failures import failure_of
 
 if TYPE_CHECKING:
     from .partition import Partition
 
 ABSENT: Final = "the receiver knows nothing of it"
+_EARLIER: Final = "an earlier attempt may have been done, and the last one was not sent"
 _NO_CODE: Final = "this code has no such effect, so nothing of it can be looked into"
 
 
@@ -76,6 +77,8 @@ def called(
             return succeeded(entry, receipt, now_ms)
         case Refused(reason):
             return rejected(entry, reason, now_ms)
+        case Unsent(reason) if follows_another(entry):
+            return unsent_again(partition, entry, reason, pause_ms, now_ms)
         case Unsent(reason):
             after = replace(entry, state=EffectState.NOT_SENT, since_ms=now_ms, next_ms=now_ms + pause_ms, why=reason)
             return Change(after, (Happened(now_ms, EventKind.NOT_SENT, attempt, reason),))
@@ -83,6 +86,19 @@ def called(
             return unknown(partition, entry, why, now_ms)
         case Absent():
             return None
+
+
+def unsent_again(partition: Partition, entry: EffectEntry, reason: str, pause_ms: int, now_ms: int) -> Change:
+    """Return the change of an effect whose newest attempt was not sent, while an earlier one may have been done.
+
+    What is known of it is as before: it is neither tried anew without end, nor forgotten, nor refused by new facts.
+    """
+    after = replace(entry, state=EffectState.UNKNOWN, since_ms=now_ms, why=f"{_EARLIER}: {reason}", lookups=0)
+    change = in_question(partition, after, (Happened(now_ms, EventKind.NOT_SENT, entry.attempt, reason),), now_ms)
+    if change.entry.state is not EffectState.UNKNOWN:
+        return change
+    # A receiver that can't be reached is not asked as soon as one that has lost an answer.
+    return replace(change, entry=replace(change.entry, next_ms=max(change.entry.next_ms, now_ms + pause_ms)))
 
 
 def orphaned(partition: Partition, attempt: int, why: str, entry: EffectEntry, now_ms: int) -> Change | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 
 import anyio
@@ -24,8 +25,10 @@ from keylane import (
 from keylane.journal.effects import EffectEntry, EffectState
 from keylane.journal.ledger import EventKind, LedgerEvent
 from keylane.journal.outcomes import Succeeded as Done
+from keylane.runtime.effect_facts import follows_another, intent
 from keylane.runtime.lane import Lane
 from keylane.testing import Harness, harness
+from tests.journal.ledgers import effect
 from tests.runtime.fake_bank import Bank, Receipt, Terms
 
 pytestmark = pytest.mark.anyio
@@ -66,7 +69,7 @@ async def send_fee(operation_id: str, terms: Terms) -> Receipt:
     return await bank.pay(operation_id, terms)
 
 
-@deduplicating.effect("transfer", timeout=timedelta(milliseconds=300))
+@deduplicating.effect("transfer", timeout=timedelta(milliseconds=300), recheck=recheck)
 async def send_transfer(operation_id: str, terms: Terms) -> Receipt:
     return await dedup_bank.pay(operation_id, terms)
 
@@ -251,6 +254,42 @@ async def test_no_resend_leaves_after_the_receiver_may_have_forgotten_the_id(h: 
     assert sent
     assert max(sent) - entry.first_ms < 3_600_000 - 20_000
     assert dedup_bank.payments("transfer-1") == 1
+
+
+@pytest.mark.parametrize("then", ["time passes", "the facts refuse it", "nobody waits any more"])
+async def test_a_resend_that_is_not_sent_leaves_the_first_in_question(h: Harness, then: str) -> None:
+    """The answer to the first attempt is lost, and then the receiver can't be reached: nobody knows, as before."""
+    dedup_bank.whims.extend(["lose the answer", *["unreachable"] * 1_000])
+    handle = await h.send(transfer, KEY, 7)
+    await h.advance(timedelta(seconds=10))
+    if then == "the facts refuse it":
+        refusals.append("the customer is gone")
+    elif then == "nobody waits any more":
+        await h.client.kill(handle.id, by="tests", reason="enough")
+    await h.advance(timedelta(minutes=5))
+    entry = (await entries(h))["transfer-1"]
+    assert entry.state is EffectState.UNKNOWN
+    assert "may have been done" in entry.why
+
+    dedup_bank.whims.clear()
+    dedup_bank.whims.extend(["unreachable"] * 1_000)
+    await h.advance(timedelta(hours=3))
+    entry = (await entries(h))["transfer-1"]
+    assert entry.state is EffectState.UNRESOLVED
+    sent = [each.at_ms for each in entry.life if each.kind is EventKind.RESENT]
+    assert max(sent) - entry.first_ms < 3_600_000 - 20_000
+    assert not [each for each in entry.life[1:] if each.kind is EventKind.INTENDED]
+    # An outage is no reason to ask every few seconds.
+    assert dedup_bank.calls("transfer-1") < 60
+
+
+async def test_an_attempt_that_follows_on_another_one_is_told_from_a_first_one() -> None:
+    """Also where both have the same millisecond: what may have been done is not forgotten for a fast clock."""
+    first = effect("r", state=EffectState.UNKNOWN, first_ms=7, intended_ms=7)
+    assert not follows_another(first)
+    assert follows_another(intent(first, 7, 10, EventKind.RESENT).entry)
+    unsent = replace(first, state=EffectState.NOT_SENT)
+    assert not follows_another(intent(unsent, 9, 10, EventKind.INTENDED).entry)
 
 
 async def test_what_nothing_can_tell_is_put_before_people_and_not_sent_again(h: Harness) -> None:
