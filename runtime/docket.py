@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..journal import operations
 from ..journal.codec import Undecodable
@@ -121,6 +121,20 @@ class Dockets:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.read(lane, partial(_tell, future))
         await future
+
+
+def docket_words(space: PartitionSpace, key_text: str) -> tuple[Any, ...]:
+    """Return the question whether there is anything in an object's docket."""
+    return ("EXISTS", space.effects(key_text), space.proposals(key_text))
+
+
+def note_if_none(lane: Lane, found: object) -> None:
+    """Take note that an object has neither effects nor proposals, where the store says so while its lane is read.
+
+    Nobody writes to a docket that is not in memory, so that nothing can have come into it meanwhile.
+    """
+    if found == 0 and lane.docket is None:
+        lane.docket = Docket(lane.partition.space, lane.key_text, {}, {})
 
 
 async def read_docket(store: Store, space: PartitionSpace, key_text: str) -> Docket:

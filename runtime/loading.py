@@ -33,6 +33,7 @@ from ..journal.restarting import version_of
 from ..journal.snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words
 from ..journal.standing import Standing, Status
 from ..journal.transitions import IllegalTransition, replay
+from .docket import docket_words, note_if_none
 from .due_times import dues_of
 from .endings import parking, refuse, resumption, skips
 from .invocation import Hold, IdempotencyClaim, Invocation
@@ -107,6 +108,8 @@ class Loading:
         answers: list[Any] = []
         submit(newest_words(space, lane.key_text), answers.append)
         submit(aside_words(space, lane.key_text), answers.append)
+        if lane.partition.virtual_object.effects:
+            submit(docket_words(space, lane.key_text), partial(note_if_none, lane))
         submit(("LRANGE", space.lane(lane.key_text), 0, -1), partial(self._looked, lane, answers))
 
     def _looked(self, lane: Lane, answers: list[Any], ids: Any) -> None:
