@@ -15,6 +15,8 @@ from ..journal.codec import pack, step_into, unpack
 FINGERPRINT_BYTES: Final = 8
 _LENGTH: Final = struct.Struct(">I")
 _ABSENT: Final = object()
+#: What is packed as it is; most values of most arguments are such.
+_LEAVES: Final = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def fingerprint(handler_name: str, basis: bytes | None) -> bytes:
@@ -40,6 +42,8 @@ def _digest(data: bytes) -> bytes:
 
 def canonical(value: Any) -> bytes:
     """Bytes that are equal for equal values, whatever the order of their fields."""
+    if type(value) in _LEAVES:
+        return pack(value)
     match value:
         case dict():
             items = cast("dict[object, object]", value).items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
@@ -102,14 +103,20 @@ def qualified_id(namespace: str, type_name: str, key_text: str, operation_id: st
         limit: How many characters the receiver takes; what is longer becomes hexadecimal digits without a dot.
     """
     parts = (namespace, type_name, key_text, operation_id)
-    readable = ".".join(quote(part, safe=_PLAIN).replace(".", "%2E") for part in parts)
+    readable = ".".join([part if _is_plain(part) else _escaped(part) for part in parts])
     if len(readable) <= limit:
         return readable
     return blake2b(readable.encode(), digest_size=min(limit // 2, _HASH_BYTES_MAX)).hexdigest()
 
 
+def _escaped(part: str) -> str:
+    return quote(part, safe=_PLAIN).replace(".", "%2E")
+
+
 #: What stands in an operation id as it is, beside letters, digits and `_.-~`.
 _PLAIN: Final = "/:@+=,;!"
+#: Nearly all parts have nothing else.
+_is_plain: Final = re.compile(rf"[A-Za-z0-9_~{_PLAIN}-]*").fullmatch
 
 
 class Receiver:

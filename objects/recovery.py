@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from ..journal.ledger import EventKind
@@ -24,6 +25,7 @@ LOOKUP_FIRST_MS: Final = 500
 LOOKUP_LAST_MS: Final = 300_000
 #: For how long look-ups that fail are repeated, from when absence would count, before people are asked as well, in ms.
 LOOKUP_PATIENCE_MS: Final = 3_600_000
+_CACHED_CONTRACTS: Final = 1024
 #: How many attempts there are before people are asked, where the receiver knows an id for longer than about a day.
 ATTEMPTS_MAX: Final = 300
 
@@ -133,6 +135,7 @@ def contract_under(effect: Effect[Any, Any], settings: Settings) -> Contract:
     return contract_of(effect, int(settings.lease_seconds * 1000), int(settings.send_within_seconds * 1000))
 
 
+@lru_cache(maxsize=_CACHED_CONTRACTS)
 def contract_of(effect: Effect[Any, Any], lease_ms: int, send_within_ms: int = 0) -> Contract:
     """Return what the receiver of an effect promises about it.
 

@@ -106,7 +106,24 @@ class Boundary(Generic[T]):
         A dataclass does not remember which fields were set; there a field that has its default counts as not set.
         """
         typed = self._typed(value)
-        whole = self._tree(typed)
+        return self._packed_basis(typed, self._tree(typed))
+
+    def dump_both(self, value: T) -> tuple[bytes, bytes]:
+        """Turn a value into what `dump` and what `dump_unset` make of it, for little more than one of the two.
+
+        Raises:
+            InvalidInput: As those raise it (`InvalidOutput` where the boundary says so).
+        """
+        if type(value) in self._exact:
+            data = self._packed(value)
+            return data, data
+        tree = self._tree(value)
+        self._validated(tree)
+        typed = self._typed(value)
+        # A model is taken as it is, so that there is no need for another dump of it.
+        return self._packed(tree), self._packed_basis(typed, tree if typed is value else self._tree(typed))
+
+    def _packed_basis(self, typed: T, whole: object) -> bytes:
         basis = without_unset(typed, whole)
         if self._has_union and not self._is_enough(basis, whole):
             return self._packed(whole)
@@ -204,6 +221,10 @@ class PlainBoundary(Boundary[Any]):
         for type_name, _ in _objects_in(value):
             raise self._refusal(self.where, f"{type_name} is no plain data: declare the type of this value")
         return self._packed(value)
+
+    def dump_both(self, value: Any) -> tuple[bytes, bytes]:
+        """Turn plain data into bytes, twice: no field of it is unset."""
+        return self.dump(value), self.dump_unset(value)
 
     def load(self, data: bytes) -> Any:
         """Turn bytes back into plain data."""

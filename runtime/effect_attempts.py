@@ -7,7 +7,6 @@ whether anybody wants it still.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -104,7 +103,7 @@ class EffectAttempts:
             lane = partition.lanes[key_text]
             if kind is EventKind.INTENDED and _is_blocked(lane, found):
                 return _behind(found, now_ms)
-            return intent(replace(found, facts=entry.facts), now_ms, self._send_within_ms, kind, detail, by)
+            return intent(found.but(facts=entry.facts), now_ms, self._send_within_ms, kind, detail, by)
 
         intended = await self._settling.changes.change(partition, key_text, entry.operation, decide, more)
         if intended is None or intended.state is not EffectState.INTENDED:
@@ -139,7 +138,7 @@ class EffectAttempts:
             logger.info("%s: what it depends on can't be looked at now: %s", entry.operation, in_words(error))
             await self._change(work, _later)
             return None
-        return replace(entry, facts=facts)
+        return entry.but(facts=facts)
 
     async def _change(self, work: Work, decide: Callable[[EffectEntry, int], Change]) -> None:
         def if_nothing_was_sent(entry: EffectEntry, now_ms: int) -> Change | None:
@@ -157,8 +156,8 @@ def _is_blocked(lane: Lane, entry: EffectEntry) -> bool:
 
 def _behind(entry: EffectEntry, now_ms: int) -> Change:
     happened = () if entry.state is EffectState.BLOCKED else (Happened(now_ms, EventKind.BLOCKED, entry.attempt),)
-    return Change(replace(entry, state=EffectState.BLOCKED, since_ms=now_ms, next_ms=0), happened)
+    return Change(entry.but(state=EffectState.BLOCKED, since_ms=now_ms, next_ms=0), happened)
 
 
 def _later(entry: EffectEntry, now_ms: int) -> Change:
-    return Change(replace(entry, next_ms=now_ms + AGAIN_MS), ())
+    return Change(entry.but(next_ms=now_ms + AGAIN_MS), ())

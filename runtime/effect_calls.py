@@ -173,9 +173,12 @@ class EffectCalls:
 
     async def _answer(self, effect: Effect[Any, Any], call: Callable[[], Any], *, is_call: bool) -> Answer:
         seconds = effect.timeout.total_seconds()
+        value: object = None
         try:
-            with anyio.fail_after(seconds):
+            with anyio.move_on_after(seconds) as time:
                 value = await in_own_context(call())
+            if time.cancelled_caught:
+                return Unclear(f"no answer within {seconds:g} s")
         except Rejected as rejected:
             return Refused(cut(rejected.reason))
         except NotSent as unsent:

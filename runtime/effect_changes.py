@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -88,9 +87,11 @@ class EffectChanges:
         while (found := await self._at_hand.bring(partition, key_text)) is not None:
             lane, docket = found
             entry = docket.effects.get(operation)
-            if entry is None or decide(entry, partition.now_ms()) is None:
+            if entry is None:
                 return None
             missing = next((each for each in _ids(entry) if each not in sought and each not in partition.open), None)
+            if missing is not None and decide(entry, partition.now_ms()) is None:
+                return None
             write = partial(self._write, lane, operation, decide, more, sought)
             changed = write() if missing is None else await self._when_found(lane, missing, sought, write)
             if changed is None and missing is None:
@@ -181,20 +182,29 @@ class EffectChanges:
             # Those who stand with it wait no longer.
             return None
         left = _still_to_tell(change, waiting, unseen, None if value is None else first)
-        change = replace(change, entry=replace(change.entry, waiters=left))
         writes = [] if more is None else more()
-        writes.extend(self.writes(lane, docket, entry, change, now_ms))
+        writes.extend(self.writes(lane, docket, entry, change, now_ms, left))
         writes.extend(_woken_to_be_told(lane, change, waiting))
         if first is None:
             lane.commit(writes)
         else:
             self._tell(lane, first, change, value, writes)
-        return change.entry
+        return docket.effects.get(operation, change.entry)
 
     def writes(
-        self, lane: Lane, docket: Docket, before: EffectEntry | None, change: Change, now_ms: int
-    ) -> list[Operation]:
-        """Return what writes a change; the docket has it from here on."""
+        self, lane: Lane, docket: Docket, before: EffectEntry | None, change: Change, now_ms: int,
+        waiters: tuple[Waiter, ...] | None = None,
+    ) -> list[Operation]:  # fmt: skip
+        """Return what writes a change; the docket has it from here on.
+
+        Args:
+            lane: The lane of the object.
+            docket: Its docket.
+            before: Where the effect stood; None for one that begins.
+            change: The change.
+            now_ms: The partition's time.
+            waiters: Who stands with the effect afterwards; None leaves those of the change.
+        """
         partition, key_text = lane.partition, lane.key_text
         partition.meters.effect_changed(partition, key_text, before, change)
         if change.forgets:
@@ -205,7 +215,7 @@ class EffectChanges:
                 *events_of(partition, key_text, change),
                 *self._next_blocked(lane, docket, change.entry, now_ms),
             ]
-        entry = with_life(change)
+        entry = with_life(change, waiters)
         writes = [
             docket.write_effect(entry),
             *events_of(partition, key_text, change),
@@ -231,7 +241,7 @@ class EffectChanges:
         self._agenda.ask_after(lane, 0)
         item = item_of(lane.key_text, first.operation)
         return [
-            docket.write_effect(replace(first, next_ms=now_ms)),
+            docket.write_effect(first.but(next_ms=now_ms)),
             operations.put_on_agenda(lane.partition.space, item, 0),
         ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ..journal import operations
@@ -14,6 +14,7 @@ from ..objects.recovery import Contract, contract_under
 
 if TYPE_CHECKING:
     from ..journal.batch import Operation
+    from ..journal.effects import Waiter
     from ..journal.keyspace import PartitionSpace
     from ..objects.receivers import Effect
     from .lane import Lane
@@ -127,10 +128,11 @@ def events_of(partition: Partition, key_text: str, change: Change) -> list[Opera
     return writes
 
 
-def with_life(change: Change) -> EffectEntry:
-    """Return the entry of a change with what has happened."""
-    life = (*change.entry.life, *change.happened)
-    return replace(change.entry, life=life[-LIFE_MAX:])
+def with_life(change: Change, waiters: tuple[Waiter, ...] | None = None) -> EffectEntry:
+    """Return the entry of a change with what has happened, and with others who wait for it, where some are given."""
+    entry = change.entry
+    life = (*entry.life, *change.happened)[-LIFE_MAX:]
+    return entry.but(life=life, waiters=entry.waiters if waiters is None else waiters)
 
 
 def agenda_of(partition: Partition, key_text: str, entry: EffectEntry, now_ms: int) -> list[Operation]:
@@ -180,8 +182,7 @@ def intent(
     attempt = entry.attempt + 1
     # What has happened is cut, so it can't tell: an attempt that keeps the time of another one has followed on it.
     may_be_sent = entry.state in IN_QUESTION or follows_another(entry)
-    intended = replace(
-        entry,
+    intended = entry.but(
         state=EffectState.INTENDED,
         attempt=attempt,
         # Before anything may have been sent nothing can have been deduplicated.

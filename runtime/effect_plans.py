@@ -38,8 +38,7 @@ def settled(
     """
     is_done = isinstance(outcome, Succeeded)
     encoded = encode_outcome(outcome)
-    after = replace(
-        entry,
+    after = entry.but(
         state=EffectState.SUCCEEDED if is_done else EffectState.REJECTED,
         since_ms=now_ms,
         next_ms=0,
@@ -80,7 +79,7 @@ def called(
         case Unsent(reason) if follows_another(entry):
             return unsent_again(partition, entry, reason, pause_ms, now_ms)
         case Unsent(reason):
-            after = replace(entry, state=EffectState.NOT_SENT, since_ms=now_ms, next_ms=now_ms + pause_ms, why=reason)
+            after = entry.but(state=EffectState.NOT_SENT, since_ms=now_ms, next_ms=now_ms + pause_ms, why=reason)
             return Change(after, (Happened(now_ms, EventKind.NOT_SENT, attempt, reason),))
         case Unclear(why):
             return unknown(partition, entry, why, now_ms)
@@ -110,7 +109,7 @@ def orphaned(partition: Partition, attempt: int, why: str, entry: EffectEntry, n
 
 def unknown(partition: Partition, entry: EffectEntry, why: str, now_ms: int) -> Change:
     """Return the change of an effect of which nobody knows whether it was done, with what is done about that."""
-    after = replace(entry, state=EffectState.UNKNOWN, since_ms=now_ms, why=why, lookups=0)
+    after = entry.but(state=EffectState.UNKNOWN, since_ms=now_ms, why=why, lookups=0)
     return in_question(partition, after, (Happened(now_ms, EventKind.UNKNOWN, entry.attempt, why),), now_ms)
 
 
@@ -121,7 +120,7 @@ def found_out(
     """Return the change that the answer to a look-up makes."""
     if entry.state not in (EffectState.UNKNOWN, EffectState.UNRESOLVED) or entry.attempt != attempt:
         return None
-    asked = replace(entry, lookups=entry.lookups + 1)
+    asked = entry.but(lookups=entry.lookups + 1)
     match answer:
         case Done(receipt):
             return succeeded(asked, receipt, now_ms, EventKind.FOUND, detail=reason, by=by)
@@ -165,16 +164,16 @@ def in_question(partition: Partition, entry: EffectEntry, happened: tuple[Happen
     """
     action = asked_next(partition, with_life(Change(entry, happened)), now_ms)
     if not isinstance(action, AskPeople):
-        after = replace(entry, state=EffectState.UNKNOWN, next_ms=action.at_ms)
+        after = entry.but(state=EffectState.UNKNOWN, next_ms=action.at_ms)
         return Change(after, happened, given_early=early_outcome(after))
     if entry.state is EffectState.UNRESOLVED:
-        after = replace(entry, next_ms=_next_of(entry, action))
+        after = entry.but(next_ms=_next_of(entry, action))
         return Change(after, happened, given_early=early_outcome(after))
     effect = effect_of(partition, entry)
     within = RECONCILE_WITHIN if effect is None else effect.receiver.reconcile_within
     by_ms = now_ms + int(within.total_seconds() * 1000)
-    queued = replace(entry, state=EffectState.UNRESOLVED, reconcile_by_ms=by_ms, is_overdue=False)
-    after = replace(queued, next_ms=_next_of(queued, action))
+    queued = entry.but(state=EffectState.UNRESOLVED, reconcile_by_ms=by_ms, is_overdue=False)
+    after = queued.but(next_ms=_next_of(queued, action))
     event = Happened(now_ms, EventKind.QUEUED, entry.attempt, action.why)
     return Change(after, (*happened, event), given_early=early_outcome(after))
 
@@ -190,7 +189,7 @@ def found_overdue(partition: Partition, entry: EffectEntry, now_ms: int) -> Chan
     by_ms = entry.reconcile_by_ms
     if entry.state is not EffectState.UNRESOLVED or entry.is_overdue or by_ms is None or by_ms > now_ms:
         return None
-    overdue = replace(entry, is_overdue=True)
+    overdue = entry.but(is_overdue=True)
     event = Happened(now_ms, EventKind.OVERDUE, entry.attempt, entry.why)
     change = in_question(partition, overdue, (event,), now_ms)
     return replace(change, alerts=change.entry.state is EffectState.UNRESOLVED)

@@ -130,9 +130,9 @@ class Effects(Approvals):
             remedy = f"list it: VirtualObject({virtual_object.name!r}, effects=[…])"
             raise RegistrationError(f"{effect!r} is no effect of {virtual_object.name}", remedy=remedy)
         check_operation(operation_id, OPERATION_MAX)
-        packed = effect.params.dump(params)
+        packed, basis = effect.params.dump_both(params)
         check_value(effect, "params", packed)
-        digest = digest_of(effect.name, canonical(unpack(effect.params.dump_unset(params))))
+        digest = digest_of(effect.name, canonical(unpack(basis)))
         return Wish(effect, operation_id, packed, digest, approval, takes_unknown)
 
     async def effect(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, wish: Wish) -> EffectOutcome:
@@ -224,7 +224,7 @@ class Effects(Approvals):
         if entry is not None:
             name = (waiter.invocation, waiter.place)
             others = tuple(each for each in entry.waiters if (each.invocation, each.place) != name)
-            attached = replace(entry, waiters=(*others, waiter))
+            attached = entry.but(waiters=(*others, waiter))
             return _Begun([docket.write_effect(attached), *still])
         return self._first(lane, invocation, docket, wish, fact, facts, waiter, still)
 
@@ -258,7 +258,7 @@ class Effects(Approvals):
         )
         change = self._beginning(lane, invocation, docket, wish, entry, now_ms)
         if wish.takes_unknown and change.given_early is not None:
-            change = replace(change, entry=replace(change.entry, waiters=()))
+            change = replace(change, entry=change.entry.but(waiters=()))
             writes = [*used_up, *self.changes.writes(lane, docket, None, change, now_ms)]
             return _Begun(writes, _ended_by(fact, early_outcome(change.entry)))
         writes = [*used_up, *self.changes.writes(lane, docket, None, change, now_ms), *still]
@@ -272,7 +272,7 @@ class Effects(Approvals):
         accepted_ms = accepted_at(invocation, now_ms)
         if lane.partition.in_doubt(accepted_ms):
             # What was lost may have been sent by an owner that is not ours, from the acceptance on.
-            lost = replace(entry, attempt=1, first_ms=accepted_ms, send_before_ms=now_ms + self.send_within_ms)
+            lost = entry.but(attempt=1, first_ms=accepted_ms, send_before_ms=now_ms + self.send_within_ms)
             return unknown(lane.partition, lost, TAIL_LOST, now_ms)
         if blocks(wish.effect) and _has_to_wait(docket, entry):
             return Change(entry, (Happened(now_ms, EventKind.BLOCKED),))
@@ -293,7 +293,7 @@ class Effects(Approvals):
         if entry is None or all((each.invocation, each.place) != name for each in entry.waiters):
             return []
         left = tuple(each for each in entry.waiters if (each.invocation, each.place) != name)
-        return [docket.write_effect(replace(entry, waiters=left))]
+        return [docket.write_effect(entry.but(waiters=left))]
 
 
 def accepted_at(invocation: Invocation, now_ms: int) -> int:

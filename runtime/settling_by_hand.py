@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -76,10 +75,10 @@ class SettlingByHand:
             if not _is_same(found, entry):
                 return None
             event = Happened(now_ms, EventKind.HANDED_OVER, found.attempt, f"to {whom}: {detail}", by)
-            after = replace(found, assigned=whom)
+            after = found.but(assigned=whom)
             if within_ms is None or found.state is not EffectState.UNRESOLVED:
                 return Change(after, (event,))
-            after = replace(after, reconcile_by_ms=now_ms + within_ms, is_overdue=False)
+            after = after.but(reconcile_by_ms=now_ms + within_ms, is_overdue=False)
             return in_question(lane.partition, after, (event,), now_ms)
 
         return await self._change(lane, entry, decide, more)

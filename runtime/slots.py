@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .idle import unheard
 from .turns import Turns
@@ -52,6 +52,7 @@ class Slots(Generic[Work]):
         self._idle: list[asyncio.Future[Work]] = []
         self._slots = 0
         self._lent = 0
+        self._lending = _Lending(self)
         #: What may still be begun in this turn of the loop; while it is nothing, slots rest though there is work.
         self._allowed = BEGUN_AT_ONCE
         #: Called whenever a slot has nothing more to do or lends its place; must not raise.
@@ -162,14 +163,31 @@ class Slots(Generic[Work]):
                 self._idle.remove(idle)
             raise
 
-    @contextmanager
-    def lent(self) -> Generator[None]:
+    def lent(self) -> AbstractContextManager[None]:
         """Give this slot's place to another one while the handler waits."""
+        return self._lending
+
+    def lend(self) -> None:
+        """Begin to."""
         self._lent += 1
         self._grow()
         self.on_rest()
-        try:
-            yield
-        finally:
-            # The place is taken back at once; a slot too many ends after its turn.
-            self._lent -= 1
+
+    def take_back(self) -> None:
+        """Take the place back at once; a slot too many ends after its turn."""
+        self._lent -= 1
+
+
+class _Lending(AbstractContextManager[None]):
+    """The block of `Slots.lent`: one for all of a worker's waits, since a generator for each would cost more."""
+
+    __slots__ = ("_slots",)
+
+    def __init__(self, slots: Slots[Any]) -> None:
+        self._slots = slots
+
+    def __enter__(self) -> None:
+        self._slots.lend()
+
+    def __exit__(self, *raised: object) -> None:
+        self._slots.take_back()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -151,3 +152,15 @@ def test_what_is_no_proposal_id_is_refused(text: str) -> None:
     """The message shows what one looks like."""
     with pytest.raises(InvalidKey, match=r"Order/acme/o-1001#refund\.3"):
         parse_proposal_id(text)
+
+
+def test_an_entry_with_other_values_is_an_entry_of_its_own() -> None:
+    """All that is not changed stays, the entry before stays as it was, and what is no field is refused."""
+    entry: EffectEntry = FACTS["effect"]
+
+    changed = entry.but(attempt=entry.attempt + 1, life=(), outcome=None)
+
+    assert changed == replace(entry, attempt=entry.attempt + 1, life=(), outcome=None)
+    assert EffectEntry.decode(entry.encode()) == entry
+    with pytest.raises(KeyError):
+        entry.but(attempts=1)

@@ -46,3 +46,11 @@ def test_the_basis_of_a_fingerprint_is_a_value_of_the_type(name: str, form: Any,
 
     assert boundary.load(basis) == value
     assert boundary.dump_unset(boundary.load(basis)) == basis
+
+
+@pytest.mark.parametrize(("name", "form", "value"), TYPE_TABLE, ids=TYPE_TABLE_NAMES)
+def test_a_value_is_dumped_both_ways_as_in_each(name: str, form: Any, value: Any) -> None:
+    """Whoever wants the bytes and the basis of the fingerprint gets the same as by asking for one after the other."""
+    boundary = boundary_of(form)
+
+    assert boundary.dump_both(value) == (boundary.dump(value), boundary.dump_unset(value))

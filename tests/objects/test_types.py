@@ -186,6 +186,7 @@ BASES: list[tuple[Any, Any, Any]] = [
 def test_the_basis_leaves_out_what_nobody_has_set(form: Any, value: Any, basis: Any) -> None:
     """A dataclass does not know what was set; what equals its default counts as not set. Tags stay."""
     assert unpack(boundary_of(form).dump_unset(value)) == basis
+    assert boundary_of(form).dump_both(value) == (boundary_of(form).dump(value), boundary_of(form).dump_unset(value))
 
 
 class Near(BaseModel):
@@ -200,6 +201,7 @@ class Far(BaseModel):
 def test_the_basis_keeps_what_a_union_is_told_apart_by() -> None:
     """Without its default, Far would be read as Near."""
     assert unpack(boundary_of(Near | Far).dump_unset(Far(x=1))) == {"x": 1, "y": 0}
+    assert unpack(boundary_of(Near | Far).dump_both(Far(x=1))[1]) == {"x": 1, "y": 0}
 
 
 def test_unions_are_told_apart_by_their_order() -> None:

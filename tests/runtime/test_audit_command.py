@@ -116,6 +116,8 @@ def _written(folder: Path, text: str) -> Path:
     path = folder / "other.csv"
     path.write_text(text)
     return path
+
+
 async def test_a_span_may_begin_and_end_with_the_calendar(store: Store, store_url: str, tmp_path: Path) -> None:
     """The first and the last moment of all are times, in each zone."""
     books = tmp_path / "books.csv"
