@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -162,5 +162,8 @@ def test_an_entry_with_other_values_is_an_entry_of_its_own() -> None:
 
     assert changed == replace(entry, attempt=entry.attempt + 1, life=(), outcome=None)
     assert EffectEntry.decode(entry.encode()) == entry
-    with pytest.raises(KeyError):
+    assert type(changed) is EffectEntry
+    with pytest.raises(AttributeError):
         entry.but(attempts=1)
+    with pytest.raises(FrozenInstanceError):
+        changed.attempt = 1  # pyright: ignore[reportAttributeAccessIssue]
