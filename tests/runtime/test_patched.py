@@ -225,4 +225,5 @@ async def test_a_patch_in_a_branch_has_the_same_answer_in_a_hundred_replays(stor
     async with opened(store_url, namespace, made) as runtime:
         assert await runtime.client.call(work, "acme/d", timeout=30) == [True, True, True]
     assert runs == [[True] * 3] * 100
-    assert sorted(trail) == ["a", "a", "b", "b", "c", "c"]
+    # How often each ran is another matter: one that has not ended when a run does is begun again.
+    assert set(trail) == {"a", "b", "c"}
