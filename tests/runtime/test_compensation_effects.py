@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from typing import TypedDict
 
 import anyio
 import pytest
@@ -20,6 +21,7 @@ from keylane import (
     Receiver,
     RegistrationError,
     RetryPolicy,
+    Runtime,
     Settings,
     TerminalError,
     VirtualObject,
@@ -27,10 +29,21 @@ from keylane import (
 from keylane.journal.effects import EffectEntry, EffectState
 from keylane.testing import Harness, harness
 from tests.runtime.fake_bank import Bank, Receipt, Terms
+from tests.runtime.ward import Ward, settings
 
 pytestmark = pytest.mark.anyio
 
+
+class WhoAndWhy(TypedDict):
+    """Who has something paused, and why."""
+
+    reason: str
+    by: str
+    timeout: float
+
+
 KEY = "acme/t-1"
+BY_OPS: WhoAndWhy = {"reason": "looking into it", "by": "ops", "timeout": 20}
 QUICK = RetryPolicy(first=timedelta(milliseconds=1), cap=timedelta(milliseconds=2), attempts=2)
 
 bank = Bank()
@@ -53,7 +66,6 @@ payments = Receiver(
     "payments", owner="oncall", lookup=bank.find, lookup_lag=timedelta(seconds=5), absent_means="not_done",
     late_calls="impossible", in_flight=timedelta(seconds=20),
 )  # fmt: skip
-blind = Receiver("blind", owner="oncall", in_flight=timedelta(seconds=20))
 desk = Receiver(
     "desk", owner="desk-oncall", lookup=bank.find, absent_means="not_done", late_calls="impossible", ids="verbatim",
     id_limit=32, in_flight=timedelta(seconds=20),
@@ -70,7 +82,7 @@ async def send_fee_back(operation_id: str, terms: Terms) -> Receipt:
     return await bank.pay(operation_id, terms)
 
 
-@blind.effect("cheque", timeout=timedelta(seconds=2))
+@payments.effect("cheque", timeout=timedelta(seconds=2), on_unknown="ask")
 async def send_cheque(operation_id: str, terms: Terms) -> Receipt:
     return await bank.pay(operation_id, terms)
 
@@ -255,7 +267,7 @@ async def test_an_undo_that_a_person_has_to_settle_keeps_its_invocation_compensa
             await h.client.skip_compensation(handle.id, reason="too early", by="ann", timeout=20)
         told = await handle.describe()
         assert told.status == "compensating"
-        assert "effect blind.cheque 'back-2'" in (told.waits_for or "")
+        assert "effect payments.cheque 'back-2'" in (told.waits_for or "")
         assert (bank.calls("back-2"), bank.calls("back-1")) == (1, 0)
         receipt = {"id": "on the statement", "amount": 1}
         await h.client.reconcile_succeeded(trip, KEY, "back-2", receipt, by="ann", reason="I have seen it", timeout=20)
@@ -392,6 +404,44 @@ async def test_an_undo_under_an_id_that_another_object_has_lies_with_a_person(h:
     await h.client.skip_compensation(handle.id, reason="paid in cash", by="ann", timeout=20)
     await has_failed(handle)
     assert bank.sent == {"back-1": 1}
+
+
+@pytest.mark.parametrize("is_object", [False, True], ids=["invocation", "object"])
+async def test_a_pause_meets_an_undo_that_waits(h: Harness, *, is_object: bool) -> None:
+    """The effect is settled meanwhile; the rest is undone once it is over."""
+    bank.whims.append("wait")
+    handle = await h.send(plan, KEY, "refund")
+    await bank.waiting.wait()
+    await (h.client.pause(trip, KEY, **BY_OPS) if is_object else h.client.pause(handle.id, **BY_OPS))
+    bank.gate.set()
+
+    async def is_done() -> bool:
+        return (await effect_of(h, "back-1")).state is EffectState.SUCCEEDED
+
+    await until(is_done)
+    await h.settled()
+    assert trail == ["book", "unbook car"]
+    await (h.client.resume(trip, KEY, **BY_OPS) if is_object else h.client.resume(handle.id, **BY_OPS))
+    await has_failed(handle)
+    assert (bank.calls("back-1"), bank.payments("back-1"), trail[-1]) == (1, 1, "unbook hotel")
+
+
+@pytest.mark.slow
+async def test_an_undo_in_question_or_rejected_is_no_damage(ward: Ward) -> None:
+    """A checkup finds nothing wrong with either."""
+    where = {"store": ward.url, "namespace": ward.store.namespace, "durability": "server"}
+    async with Runtime([trip], settings=settings(), **where) as runtime:  # pyright: ignore[reportArgumentType]
+        bank.whims.append("refuse")
+        await is_parked(await runtime.client.send(plan, "acme/t-2", "refund"))
+        bank.whims.append("lose the answer")
+        await runtime.client.send(plan, KEY, "cheque")
+
+        async def is_asked() -> bool:
+            return bool(await runtime.client.reconcile_list())
+
+        await until(is_asked)
+        report = await ward.sweep()
+        assert report.findings == ()
 
 
 async def test_one_that_is_killed_leaves_its_undo_to_be_settled(h: Harness) -> None:
