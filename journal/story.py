@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -32,7 +32,7 @@ class Line:
     """One thing that happened.
 
     Args:
-        at: When, by the partition's time.
+        at: When, by the partition's time, and not before what it came from.
         topic: What it is about.
         text: What happened, in words.
         invocation: Id of the invocation that it happened to; None where it belongs to the object itself.
@@ -108,23 +108,34 @@ class Order:
     """Puts lines into the order in which things happened.
 
     Of one millisecond what was asked stands first, then what was done, then what came of it; among those, the order in
-    which they were noted.
+    which they were noted. The store's clock, which dates records, may be ahead of the partition's, which dates the
+    rest: nothing of an invocation is told before it was asked for, and what happened to one thing in its own order.
     """
 
-    _noted: list[tuple[float, int, int, Line]] = field(default_factory=list["tuple[float, int, int, Line]"])
+    _noted: list[tuple[int, Line]] = field(default_factory=list["tuple[int, Line]"])
+    _things: int = 0
 
     def note(self, line: Line) -> None:
         """Note one line."""
-        self._noted.append((line.at.timestamp(), _RANKS.get(line.topic, 1), len(self._noted), line))
+        self.note_all((line,))
 
     def note_all(self, lines: Iterable[Line]) -> None:
-        """Note several lines, in their own order."""
-        for line in lines:
-            self.note(line)
+        """Note several lines about one thing, in their own order."""
+        self._things += 1
+        self._noted.extend((self._things, line) for line in lines)
 
     def lines(self) -> tuple[Line, ...]:
         """Return all lines, oldest first."""
-        return tuple(each[3] for each in sorted(self._noted, key=lambda each: each[:3]))
+        asked: dict[str | None, datetime] = {}
+        for _, line in self._noted:
+            if line.topic is Topic.ASKED and line.invocation is not None:
+                asked.setdefault(line.invocation, line.at)
+        newest: dict[int, datetime] = {}
+        placed: list[Line] = []
+        for thing, line in self._noted:
+            newest[thing] = max(line.at, asked.get(line.invocation, line.at), newest.get(thing, line.at))
+            placed.append(replace(line, at=newest[thing]))
+        return tuple(sorted(placed, key=lambda each: (each.at, _RANKS.get(each.topic, 1))))
 
 
 _RANKS = {Topic.ASKED: 0, Topic.WAIT: 2, Topic.ANSWER: 2, Topic.UNCERTAIN: 2, Topic.PEOPLE: 3, Topic.ENDED: 4}

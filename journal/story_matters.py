@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from .descriptions import ObjectDescription, OpenInvocation
 from .effects import EffectEntry, EffectState
+from .key import parse_id
 from .ledger_reading import DocketReading
 from .noted import moment
 from .plain_values import short
@@ -36,7 +37,8 @@ def matters_of(
     lane = described.lane
     matters = [_of_effect(each, owner_of, qualified) for each in docket.effects if not each.is_settled]
     matters += [_of_proposal(each, in_charge) for each in docket.proposals if _is_open(each)]
-    matters += [_of_invocation(each, in_charge) for each in (*lane.open, *lane.parked)]
+    held = _held(docket, owner_of)
+    matters += [_of_invocation(each, in_charge, held.get(parse_id(each.id).raw)) for each in (*lane.open, *lane.parked)]
     matters += [
         Matter(
             str(pause), "nothing exclusive of it runs", f"{pause.by} or somebody else resumes it", pause.by, pause.since
@@ -77,9 +79,13 @@ def _with_next(matter: Matter, entry: EffectEntry, qualified: str) -> Matter:
             then = f"{matter.owner} settles it by hand: `keylane reconcile`{late}"
             return _told(matter, f"nobody knows whether {qualified} was done: {entry.why}", then, by)
         case _:
-            asked = f"{entry.receiver} was asked {entry.lookups} times; " if entry.lookups else ""
+            asked = f"{entry.receiver} was asked {_times(entry.lookups)}; " if entry.lookups else ""
             why = f"nobody knows whether {qualified} was done: {asked}{entry.why}"
             return _told(matter, why, f"{entry.receiver} is asked, or asked again, as its contract allows", due)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _told(matter: Matter, why: str, then: str, due: datetime | None) -> Matter:
@@ -103,8 +109,25 @@ def _of_proposal(entry: ProposalEntry, in_charge: str) -> Matter:
     return Matter(what, why, then, in_charge, moment(entry.proposed_ms), expires)
 
 
-def _of_invocation(each: OpenInvocation, in_charge: str) -> Matter:
+def _held(docket: DocketReading, owner_of: OwnerOf) -> dict[bytes, str]:
+    """Return what people have to do before invocations go on, by raw id."""
+    held: dict[bytes, str] = {}
+    for entry in docket.effects:
+        if entry.state is EffectState.UNRESOLVED:
+            then = f"it goes on when {entry.assigned or owner_of(entry.receiver)} has settled {entry.operation!r}"
+            held |= {each.invocation: then for each in entry.waiters}
+    for proposal in docket.proposals:
+        if proposal.state is ProposalState.OPEN:
+            then = f"it goes on when {proposal.field} is decided" + (
+                "" if proposal.expires_ms is None else " or expires"
+            )
+            held |= {each.invocation: then for each in proposal.waiters}
+    return held
+
+
+def _of_invocation(each: OpenInvocation, in_charge: str, held: str | None) -> Matter:
     owner = each.pause.in_charge or in_charge if each.pause is not None else in_charge
-    then = f"{owner} has to resume it: `keylane resume`" if each.pause is not None else "it goes on by itself"
+    resume = f"{owner} has to resume it: `keylane resume`"
+    then = resume if each.pause is not None else held or "it goes on by itself"
     what = f"{each.handler or 'an invocation'} {each.id}"
     return Matter(what, each.why, then, owner, each.accepted_at, each.retry_due_at)

@@ -10,7 +10,7 @@ import anyio
 
 from ..journal.effect_cases import Alert, EffectCase
 from ..journal.effects import EffectEntry
-from ..journal.errors import CallError, UnknownObject
+from ..journal.errors import CallError
 from ..journal.key import Key
 from ..journal.keyspace import PartitionSpace
 from ..journal.lane_reading import ask
@@ -200,7 +200,7 @@ class EffectDesk:
         if found:
             raise CallError(f"{key_text} is an object of several types: say which of {', '.join(found)}")
         if not names:
-            raise UnknownObject("any", ())
+            raise CallError(f"namespace {self.store.namespace!r} has no object types: no worker has run in it")
         raise CallError(f"no object type has anything of {key_text}; {', '.join(names)} were looked at")
 
 

@@ -95,7 +95,7 @@ def _pairs(case: EffectCase) -> list[tuple[str, str]]:
         ("last answer", case.last_answer),
         ("receipt", case.receipt_text),
         ("approval", case.approval),
-        ("attempts", f"{case.attempts}, and {case.lookups} look-ups since"),
+        ("attempts", f"{case.attempts}, and {case.lookups} look-up{'' if case.lookups == 1 else 's'} since"),
         ("waiting", ", ".join(case.waiting)),
         ("you may", ", ".join(case.allowed) and f"{', '.join(case.allowed)}: {words}"),
         ("you may not", "; ".join(f"{act}: {why}" for act, why in case.forbidden.items())),

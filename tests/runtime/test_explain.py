@@ -11,7 +11,7 @@ import pytest
 
 from keylane import App, CallError, Client, ObjectContext, Runtime, SharedContext, VirtualObject
 from keylane.journal.codec import pack
-from keylane.journal.effects import EffectState, encode_effect_outcome
+from keylane.journal.effects import EffectState, Waiter, encode_effect_outcome
 from keylane.journal.key import parse_id
 from keylane.journal.ledger import EventKind, Happened
 from keylane.journal.outcomes import Succeeded
@@ -228,3 +228,62 @@ async def test_a_story_is_told_in_bounds(store_url: str, namespace: str) -> None
         assert story.is_cut
         assert _texts(story, Topic.ASKED) == ['note("n-4") is asked for', 'note("n-5") is asked for']
         assert not (await runtime.client.explain("Order", KEY)).is_cut
+
+
+async def test_nothing_is_told_before_what_it_came_from(store_url: str, namespace: str) -> None:
+    """The store's clock dates who asked, the partition's what was done: it may be behind by some milliseconds."""
+    async with Runtime(App([order]), store=store_url, namespace=namespace) as runtime:
+        handle = await runtime.client.send(note, KEY, "first")
+        await handle.result(timeout=10)
+        invocation = parse_id(handle.id)
+        asked = (await runtime.client.explain("Order", KEY)).lines[0]
+        at_ms = int(asked.at.timestamp() * 1000)
+        life = (
+            Happened(at_ms - 3, EventKind.INTENDED, 1),
+            Happened(at_ms - 2, EventKind.UNKNOWN, 1, "the connection was lost"),
+            Happened(at_ms - 1, EventKind.FOUND, 1),
+        )
+        async with Store(store_url, namespace=namespace) as store:
+            outcome = encode_effect_outcome(Succeeded(pack("r-1")))
+            done = effect("refund-1", life=life, outcome=outcome, invocation=invocation.raw)
+            await put_effect(store, store.space("Order", invocation.partition), KEY, done)
+        lines = (await runtime.client.explain("Order", KEY)).lines
+
+    topics = [each.topic for each in lines if each.topic not in (Topic.STATE, Topic.ENDED)]
+    assert topics == [Topic.ASKED, Topic.EFFECT, Topic.UNCERTAIN, Topic.ANSWER]
+    assert [each.at for each in lines] == sorted(each.at for each in lines)
+
+
+async def test_who_waits_for_people_does_not_go_on_by_itself(store_url: str, namespace: str) -> None:
+    """An invocation whose effect people settle, or whose proposal they decide on, says what it goes on with."""
+    async with Runtime(App([order]), store=store_url, namespace=namespace) as runtime:
+        handle = await runtime.client.send(refund, KEY, Decimal(40))
+        while (await runtime.client.describe(handle.id)).waits_for is None:
+            await anyio.lowlevel.checkpoint()
+        invocation = parse_id(handle.id)
+        waiters = (Waiter(invocation.raw, 1),)
+        async with Store(store_url, namespace=namespace) as store:
+            space = store.space("Order", invocation.partition)
+            by_itself = await runtime.client.explain("Order", KEY)
+            await put_proposal(store, space, KEY, proposal(waiters=waiters))
+            decided = await runtime.client.explain("Order", KEY)
+            await put_proposal(store, space, KEY, proposal(state=ProposalState.APPROVED, waiters=waiters))
+            in_question = effect(
+                "refund-1", state=EffectState.UNRESOLVED, waiters=waiters, reconcile_by_ms=1, lookups=1
+            )
+            await put_effect(store, space, KEY, in_question)
+            unsettled = await runtime.client.explain("Order", KEY)
+
+    nexts = [[each.next for each in story.matters if each.what == f"refund {handle.id}"] for story in (
+        by_itself, decided, unsettled,
+    )]  # fmt: skip
+    assert nexts[0] == ["it goes on by itself"]
+    assert nexts[1] == ["it goes on when refund.1 is decided"]
+    assert nexts[2] == ["it goes on when payments-oncall has settled 'refund-1'"]
+
+
+async def test_a_namespace_that_nobody_works_in_is_said_to_be_one(store_url: str, namespace: str) -> None:
+    """A name that is misspelt is not taken for an object type."""
+    async with Client(store_url, namespace=namespace) as client:
+        with pytest.raises(CallError, match="has no object types: no worker has run in it"):
+            await client.explain(KEY)
