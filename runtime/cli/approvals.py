@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, assert_never
 
 from rich.table import Table
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ...objects.verdicts import DecisionVerdict
 
 Act: TypeAlias = Literal["approve", "decline", "revoke"]
+UNKNOWN: Final = ": no such proposal, or none any more; `keylane approvals list TYPE TENANT/KEY` shows all of an object"
 #: Of what is decided on so much stands in a line of the list.
 _SHOWN_CHARACTERS = 80
 
@@ -79,7 +80,7 @@ async def show(shell: Shell, proposal_id: str) -> ExitCode:
     async with Client(shell.store_url(), namespace=shell.namespace) as client:
         found = await client.approval_status(proposal_id)
     if found is None:
-        _say(shell, "unknown", {})
+        _say(shell, "unknown", {}, UNKNOWN)
         return ExitCode.NO
     if shell.is_json:
         write_json(_facts(found))
@@ -140,25 +141,25 @@ def _say(shell: Shell, word: str, facts: dict[str, Any], beside: str = "") -> No
     if shell.is_json:
         write_json({"verdict": word, **facts})
     else:
-        write_line(shown(" ".join(filter(None, (word, beside)))))
+        write_line(shown(f"{word}{beside}"))
 
 
 def _words(verdict: DecisionVerdict) -> tuple[str, str]:
     """Return a verdict as a word for programs, and what there is to say beside it."""
     match verdict:
         case Decided(standing="open"):
-            return "accepted", "the proposal is open still"
+            return "accepted", ": the proposal is open still"
         case Decided():
-            return "accepted", f"the proposal is {verdict.standing}"
+            return "accepted", f": the proposal is {verdict.standing}"
         case AlreadyDecided():
-            return "already-decided", f"by {verdict.by} at {moment(verdict.at)}"
+            return "already-decided", f" by {verdict.by} at {moment(verdict.at)}"
         case Expired():
-            return "expired", "" if verdict.at is None else f"at {moment(verdict.at)}"
+            return "expired", "" if verdict.at is None else f" at {moment(verdict.at)}"
         case SupersededBy():
-            return "superseded", f"by version {verdict.version}"
+            return "superseded", f" by version {verdict.version}"
         case NotPermitted():
             return "not-permitted", f": {verdict.why}"
         case UnknownTarget():
-            return "unknown", ""
+            return "unknown", UNKNOWN
         case _:
             assert_never(verdict)

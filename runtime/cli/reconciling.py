@@ -184,4 +184,4 @@ def _words(verdict: ReconcileVerdict) -> tuple[str, str]:
             instead = f"; allowed: {', '.join(verdict.allowed)}" if verdict.allowed else ""
             return "not-allowed", f": {verdict.why}{instead}"
         case UnknownTarget():
-            return "unknown", ": the object has no such effect"
+            return "unknown", ": the object has no such effect; `keylane explain TENANT/KEY` tells which it has"

@@ -59,7 +59,7 @@ def _print(shell: Shell, verdict: WaitVerdict) -> ExitCode:
         facts = {name: to_json(value) for name, value in asdict(verdict).items()}
         write_json({"verdict": _words(verdict)[0], **facts})
     else:
-        write_line(shown(" ".join(filter(None, _words(verdict)))))
+        write_line(shown("".join(_words(verdict))))
     return ExitCode.DONE if isinstance(verdict, Accepted) else ExitCode.NO
 
 
@@ -67,15 +67,15 @@ def _words(verdict: WaitVerdict) -> tuple[str, str]:
     """Return a verdict as a word for programs, and what there is to say beside it."""
     match verdict:
         case Accepted(replayed=True):
-            return "accepted", f"before, at {moment(verdict.at)}"
+            return "accepted", f" before, at {moment(verdict.at)}"
         case Accepted():
             return "accepted", ""
         case AlreadyCompleted():
-            return "already-completed", f"by {verdict.by} at {moment(verdict.at)}"
+            return "already-completed", f" by {verdict.by} at {moment(verdict.at)}"
         case Expired():
-            return "expired", "" if verdict.at is None else f"at {moment(verdict.at)}"
+            return "expired", "" if verdict.at is None else f" at {moment(verdict.at)}"
         case UnknownTarget():
-            return "unknown", ""
+            return "unknown", ": it was never given out, or its records have outlived their retention"
         case NotPermitted():
             return "not-permitted", f": {verdict.why}"
         case _:

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from keylane import Client
+from keylane.runtime.cli.approvals import UNKNOWN
 from tests.runtime.shell_command import Command, run
 
 pytestmark = pytest.mark.anyio
@@ -42,26 +43,27 @@ async def test_the_shell_lists_shows_and_decides(where: tuple[str, ...]) -> None
         assert (only["id"], only["standing"], only["proposal"]["fields"]) == (name, "open", {"amount": "40.00"})
 
         refused = run("approvals", "approve", name, "--by", "eve", *where)
-        assert (refused.code, refused.out.strip()) == (1, "not-permitted : eve may not approve this")
+        assert (refused.code, refused.out.strip()) == (1, "not-permitted: eve may not approve this")
         first = run("approvals", "approve", name, "--by", "ann", "--message-id", "m", *where)
-        assert (first.code, first.out.strip()) == (0, "accepted the proposal is open still")
+        assert (first.code, first.out.strip()) == (0, "accepted: the proposal is open still")
         again = run("approvals", "approve", name, "--by", "ann", "--message-id", "m", *where)
         assert (again.code, again.out) == (0, first.out)
         given = run("approvals", "delegate", name, "--by", "bob", "--to", "temp", "--json", *where)
         assert (given.code, given.json["verdict"]) == (0, "accepted")
         second = run("approvals", "approve", name, "--by", "temp", "--on-behalf-of", "bob", *where)
-        assert (second.code, second.out.strip()) == (0, "accepted the proposal is approved")
+        assert (second.code, second.out.strip()) == (0, "accepted: the proposal is approved")
         assert await handle.result(timeout=10) == ["ann", "bob"]
 
         late = run("approvals", "decline", name, "--by", "ann", "--reason", "no", "--json", *where)
         assert (late.code, late.json["verdict"], late.json["by"]) == (1, "already-decided", "temp for bob")
         back = run("approvals", "revoke", name, "--by", "ann", "--reason", "a fraud", *where)
-        assert (back.code, back.out.strip()) == (0, "accepted the proposal is revoked")
+        assert (back.code, back.out.strip()) == (0, "accepted: the proposal is revoked")
         shown = run("approvals", "show", name, *where)
         assert shown.code == 0
         for words in ("revoked", '"40.00"', "approved by ann", "delegated by bob: to temp", "revoked by ann: a fraud"):
             assert words in shown.out
         nothing = run("approvals", "show", "Desk/acme/1#refund.9", *where)
-        assert (nothing.code, nothing.out.strip()) == (1, "unknown")
+        assert (nothing.code, nothing.out.strip()) == (1, f"unknown{UNKNOWN}")
+        assert run("approvals", "approve", "Nobody/acme/1#refund.1", "--by", "ann", *where).out == nothing.out
         assert run("approvals", "list", *where).out.strip() == "nothing waits for a decision"
         assert run("approvals", "show", "nothing", *where).code == 2
