@@ -92,12 +92,12 @@ def unsent_again(partition: Partition, entry: EffectEntry, reason: str, pause_ms
 
     What is known of it is as before: it is neither tried anew without end, nor forgotten, nor refused by new facts.
     """
-    after = replace(entry, state=EffectState.UNKNOWN, since_ms=now_ms, why=f"{_EARLIER}: {reason}", lookups=0)
+    after = entry.but(state=EffectState.UNKNOWN, since_ms=now_ms, why=f"{_EARLIER}: {reason}", lookups=0)
     change = in_question(partition, after, (Happened(now_ms, EventKind.NOT_SENT, entry.attempt, reason),), now_ms)
     if change.entry.state is not EffectState.UNKNOWN:
         return change
     # A receiver that can't be reached is not asked as soon as one that has lost an answer.
-    return replace(change, entry=replace(change.entry, next_ms=max(change.entry.next_ms, now_ms + pause_ms)))
+    return replace(change, entry=change.entry.but(next_ms=max(change.entry.next_ms, now_ms + pause_ms)))
 
 
 def orphaned(partition: Partition, attempt: int, why: str, entry: EffectEntry, now_ms: int) -> Change | None:
