@@ -6,12 +6,16 @@ import inspect
 from collections.abc import Iterator
 
 from keylane.journal import batch, operations
+from keylane.journal.agenda import AgendaItem, AgendaKind
 from keylane.journal.batch import Operation
 from keylane.journal.command_records import StepCompleted
+from keylane.journal.effects import EffectEntry, EffectState
 from keylane.journal.keyspace import PartitionSpace
+from keylane.journal.ledger import EventKind, Happened, LedgerEvent
 from keylane.journal.messages import Attached, Caller
 from keylane.journal.operations import StateChange
 from keylane.journal.outcomes import IdempotencyEntry, Succeeded, encode_outcome
+from keylane.journal.proposals import ProposalEntry, ProposalState
 from keylane.journal.records import Accepted, Completed, Finished
 
 KEY = "acme/o-1"
@@ -24,6 +28,36 @@ DIGEST = b"d" * 16
 LATER_MS = 4_000_000_000_000
 #: Where an entry of the inbox would be, if it had any.
 ENTRY = b"1-1"
+EVENT = LedgerEvent(KEY, "refund-1", "payments", "refund", "payments-oncall", Happened(1, EventKind.INTENDED, 1))
+EFFECT = EffectEntry(
+    operation="refund-1",
+    effect="refund",
+    receiver="payments",
+    state=EffectState.INTENDED,
+    params=b"\x80",
+    digest=DIGEST,
+    attempt=1,
+    invocation=LONG,
+    first_ms=1,
+    intended_ms=1,
+    send_before_ms=2,
+    since_ms=1,
+)
+PROPOSAL = ProposalEntry(
+    action="refund",
+    version=1,
+    state=ProposalState.OPEN,
+    bound=b"\x80",
+    notes=b"\x80",
+    digest=DIGEST,
+    quorum=1,
+    invocation=LONG,
+    proposed_ms=1,
+    expires_ms=None,
+    since_ms=1,
+)
+EFFECT_ITEM = AgendaItem(AgendaKind.EFFECT, KEY, EFFECT.operation)
+PROPOSAL_ITEM = AgendaItem(AgendaKind.PROPOSAL, KEY, PROPOSAL.field)
 ATTACHED = Attached(Caller("Desk", 1, "acme/d-1", LONG, 0, ()), PARKED)
 
 
@@ -82,6 +116,28 @@ def every_commit(space: PartitionSpace) -> Iterator[list[Operation]]:
     yield operations.collect_blob(space, KEY, DIGEST, LATER_MS)
     yield operations.keep_signal(space, KEY, 1, b"early", HOUR_MS)
     yield [*operations.keep_signal(space, KEY, 2, b"later", HOUR_MS), operations.take_signal(space, KEY, 1)]
+    yield [
+        operations.write_effect(space, KEY, EFFECT),
+        operations.put_on_agenda(space, EFFECT_ITEM, HOUR_MS),
+        operations.enter_queue(space, EFFECT_ITEM, HOUR_MS),
+        operations.note_in_ledger(space, EVENT),
+        operations.raise_alert(space, EVENT),
+    ]
+    yield [
+        operations.forget_effect(space, KEY, EFFECT.operation),
+        operations.take_off_agenda(space, EFFECT_ITEM),
+        operations.leave_queue(space, EFFECT_ITEM),
+        operations.trim_ledger(space, HOUR_MS),
+        operations.trim_alerts(space, HOUR_MS),
+    ]
+    yield [
+        operations.write_proposal(space, KEY, PROPOSAL),
+        operations.open_proposal(space, PROPOSAL_ITEM, HOUR_MS),
+    ]
+    yield [
+        operations.forget_proposal(space, KEY, PROPOSAL.action, PROPOSAL.version),
+        operations.close_proposal(space, PROPOSAL_ITEM),
+    ]
 
 
 def letters_used(space: PartitionSpace) -> set[bytes]:
