@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..journal import operations
 from .due_times import entry_of
-from .endings import accept_in_order, has_left, record
+from .endings import accept_in_order, has_left, is_listed, record
 from .invocation import Hold
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def returning(lane: Lane, invocation: Invocation) -> list[Operation]:
             accept_in_order(lane, ahead[-1])
         lane.queue.insert(len(ahead), invocation)
     writes = [operations.take_up(space, key_text, raw_id)]
+    ahead = [each for each in ahead if is_listed(lane, each)]
     writes.extend(operations.leave_lane(space, key_text, each.raw_id) for each in ahead)
     writes.append(operations.rejoin_lane(space, key_text, raw_id))
     writes.extend(operations.rejoin_lane(space, key_text, each.raw_id) for each in reversed(ahead))

@@ -118,12 +118,14 @@ def _back_in_order(lane: Lane, taken: Collection[Invocation]) -> list[Operation]
 
 def listed(lane: Lane) -> list[bytes]:
     """Return the list that a lane has once everything that is queued is written."""
-    aside = skips(lane.partition.virtual_object)
-    return [
-        each.raw_id
-        for each in lane.queue
-        if each.accepted and not each.ended and not (aside and _is_paused(each)) and not has_left(each)
-    ]
+    return [each.raw_id for each in lane.queue if is_listed(lane, each)]
+
+
+def is_listed(lane: Lane, invocation: Invocation) -> bool:
+    """Return whether a lane's list names an invocation of its queue once everything that is queued is written."""
+    if not invocation.accepted or invocation.ended or has_left(invocation):
+        return False
+    return not (_is_paused(invocation) and skips(lane.partition.virtual_object))
 
 
 def has_left(invocation: Invocation) -> bool:
@@ -437,6 +439,9 @@ def rejoining(lane: Lane, invocation: Invocation, *, is_aside: bool, running: In
         is_first = bool(lane.queue) and lane.queue[0] is invocation
         return [operations.unpark(lane.key_text)] if is_first else []
     writes = [operations.take_up(space, lane.key_text, invocation.raw_id)]
+    if running is not None and not is_listed(lane, running):
+        # It has left the list with its pause, which is on its way: put back, it would stay there for ever.
+        running = None
     if running is not None:
         writes.append(operations.leave_lane(space, lane.key_text, running.raw_id))
     writes.append(operations.rejoin_lane(space, lane.key_text, invocation.raw_id))
