@@ -134,7 +134,7 @@ class Messages:
         elif isinstance(found, CallStarted) and is_recorded:
             ctx.take_index()
             ctx.pass_recorded()
-            if ctx.conductor is None and ctx.next_recorded() is None:
+            if self._waits_on(ctx, invocation, found.index):
                 self._stand_still(lane, [])
         else:
             await diverge(ctx, lane, invocation, found, _in_words(ctx, "call", order))
@@ -191,7 +191,7 @@ class Messages:
         elif isinstance(found, CallStarted) and found.is_attached and found.invocation == target.raw:
             ctx.take_index()
             ctx.pass_recorded()
-            if ctx.conductor is None and ctx.next_recorded() is None:
+            if self._waits_on(ctx, invocation, found.index):
                 self._stand_still(lane, [])
         else:
             what = f"command {format_place(ctx.place)}, result of {target}"
@@ -232,7 +232,7 @@ class Messages:
         elif isinstance(found, TimerSet):
             ctx.take_index()
             ctx.pass_recorded()
-            if ctx.conductor is None and ctx.next_recorded() is None:
+            if self._waits_on(ctx, invocation, found.index):
                 left_ms = max(invocation.due_ms - partition.now_ms(), 0)
                 self._stand_still(lane, [operations.schedule(invocation.raw_id, left_ms)])
                 self._timers.ask_in(partition, left_ms)
@@ -260,6 +260,16 @@ class Messages:
             ctx.pass_recorded()
             return found
         return await self.waits.ended(ctx, lane, invocation, index)
+
+    @staticmethod
+    def _waits_on(ctx: ExclusiveContext, invocation: Invocation, place: Place) -> bool:
+        """Return whether a wait goes on that the handler has come to again.
+
+        Its end may be on its way to the store: that its lane is runnable again goes with it, and must be the last word.
+        """
+        standing = invocation.standing
+        is_open = standing is not None and standing.wait_at(place) is not None
+        return is_open and ctx.conductor is None and ctx.next_recorded() is None
 
     @staticmethod
     def _stand_still(lane: Lane, more: list[Operation]) -> None:

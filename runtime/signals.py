@@ -247,7 +247,7 @@ class Signals(Messages):
         elif isinstance(found, CallStarted) and (found.type_name, found.key, found.handler) == asked:
             ctx.take_index()
             ctx.pass_recorded()
-            if ctx.conductor is None and ctx.next_recorded() is None:
+            if self._waits_on(ctx, invocation, found.index):
                 self._stand_still(lane, [])
         else:
             await diverge(

@@ -18,6 +18,8 @@ from keylane.journal.store import Store
 from keylane.journal.tenure import Acquired, Observation
 from keylane.objects.settings import Settings
 from keylane.runtime import ownership, worker
+from keylane.runtime.invocation import Invocation
+from tests.faults.harness import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -29,6 +31,9 @@ shelf = VirtualObject(
     "Shelf", owner="tests", partitions=4, retry=RetryPolicy(first=timedelta(milliseconds=1), attempts=1)
 )
 gates: list[anyio.Event] = []
+doors: dict[str, anyio.Event] = {}
+runs: list[str] = []
+watched: list[Invocation] = []
 
 
 @shelf.handler
@@ -45,6 +50,25 @@ async def hold(ctx: ObjectContext) -> str:
 @shelf.handler
 async def fine(ctx: ObjectContext) -> str:
     return "fine"
+
+
+@shelf.handler(retry=RetryPolicy(first=timedelta(milliseconds=1), attempts=3))
+async def asks(ctx: ObjectContext) -> str:
+    """Wait for another object; the second attempt comes to that when the end of the wait is just on its way."""
+    runs.append(str(ctx.key))
+    if len(runs) == 1:
+        with anyio.move_on_after(0.05):
+            await ctx.call(open_up, "acme/asked")
+        raise ValueError("not in time")
+    while not watched or watched[-1].standing is None or watched[-1].standing.waits:
+        await asyncio.sleep(0)
+    return await ctx.call(open_up, "acme/asked")
+
+
+@shelf.handler
+async def open_up(ctx: ObjectContext) -> str:
+    await doors[str(ctx.key)].wait()
+    return "open"
 
 
 class Acquisitions(NoObserver):
@@ -147,3 +171,27 @@ async def test_a_partition_that_can_not_be_acquired_costs_no_other_one(
     assert first >= {0, 1, 3}
     assert failures == [2]
     assert "a surprise" in caplog.text
+
+
+@pytest.mark.counts_runs
+async def test_a_lane_that_goes_on_is_among_the_runnable_ones_though_its_holder_was_just_run_again(
+    store_url: str, namespace: str
+) -> None:
+    """The word that it stands still must not come behind the end of the wait: a crash would leave it standing."""
+    runs.clear()
+    watched.clear()
+    doors.update({"acme/asked": anyio.Event(), "acme/asking": anyio.Event()})
+    async with Runtime([shelf], store=store_url, namespace=namespace, settings=BRISK) as runtime:
+        client = runtime.client
+        first = await client.send(asks, "acme/asking")
+        behind = await client.send(open_up, "acme/asking")
+        await eventually(lambda: len(runs) > 1, "it is run again")
+        partition = next(each for each in runtime.worker.partitions if "acme/asking" in each.lanes)
+        watched.append(partition.lanes["acme/asking"].queue[0])
+        doors["acme/asked"].set()
+        assert await first.result(timeout=10) == "open"
+        runnable = await client.store.call("SISMEMBER", partition.space.runnable, "acme/asking")
+        doors["acme/asking"].set()
+        assert await behind.result(timeout=10) == "open"
+
+    assert runnable == 1
