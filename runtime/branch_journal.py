@@ -11,7 +11,7 @@ from ..journal import operations
 from ..journal.command_records import StepAttemptFailed, WaitWithdrawn
 from ..journal.errors import Fenced, Suspended
 from ..journal.place import path_of
-from .due_times import entry_of, note_due
+from .due_times import awaits_attempt, entry_of, note_due
 from .endings import acceptance, record, state_change, take_out
 from .large_values import kept_delta
 from .partition import OwnershipLost
@@ -141,6 +141,8 @@ class BranchJournal:
             return
         before = invocation.due_ms
         if not note_due(invocation, fact, now_ms) or (before and before <= invocation.due_ms):
+            return
+        if awaits_attempt(invocation):
             return
         lane.commit([entry_of(lane.partition, invocation)])
         self._waits.ask_in(lane.partition, max(invocation.due_ms - lane.partition.now_ms(), 0))

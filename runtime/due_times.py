@@ -58,6 +58,15 @@ def forget_due(invocation: Invocation, place: Place) -> bool:
     return True
 
 
+def awaits_attempt(invocation: Invocation) -> bool:
+    """Return whether the store's due time is that of the next attempt: the run is over, and something of it has failed.
+
+    What else is due by then is written down again by the run that the attempt begins.
+    """
+    standing = invocation.standing
+    return invocation.conductor is None and standing is not None and standing.retry_after_ms is not None
+
+
 def entry_of(partition: Partition, invocation: Invocation) -> Operation:
     """Return what makes the store's due time of an invocation that of the first of its moments."""
     if not invocation.dues:

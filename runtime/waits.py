@@ -35,7 +35,7 @@ from ..journal.place import sort_key
 from ..journal.tracing import traceless
 from .aside import returning
 from .cancel_delivery import cascade, is_due, told
-from .due_times import delay_of, entry_of, forget_due
+from .due_times import awaits_attempt, delay_of, entry_of, forget_due
 from .effect_shield import is_shielded
 from .endings import record
 from .failures import refused
@@ -301,7 +301,7 @@ class Waits:
         if wait is not None and delay_of(wait) is not None:
             # It may be on its way yet, in which case it is not among the moments, but the store will have it.
             forget_due(invocation, fact.index)
-            if invocation.hold is not Hold.RETRYING:
+            if invocation.hold is not Hold.RETRYING and not awaits_attempt(invocation):
                 more = [*more, entry_of(invocation.lane.partition, invocation)]
         self._end(invocation, fact, more, done, again)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from keylane import ObjectContext, RetryPolicy, Runtime, SharedContext, VirtualObject
+from tests.faults.harness import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +61,22 @@ async def beside(ctx: ObjectContext) -> list[str]:
         raise ValueError("for once")
     await ctx.sleep(0.05)
     return did
+
+
+@clumsy.handler
+async def beside_a_sleep(ctx: ObjectContext) -> None:
+    """Fail once while the beginning of a sleep in another branch is on its way to the store."""
+
+    async def fails_once() -> None:
+        await ctx.send(quick, f"acme/asked-by-{ctx.key.key}")
+        failures[str(ctx.key)] += 1
+        if failures[str(ctx.key)] == 1:
+            raise ValueError("for once")
+
+    async def sleeps() -> None:
+        await ctx.sleep(timedelta(days=30))
+
+    await ctx.gather(fails_once(), sleeps())
 
 
 async def working() -> str:
@@ -133,3 +150,11 @@ async def test_a_branch_goes_on_in_the_next_attempt_and_does_not_clean_up_for_it
     failures.clear()
     assert await runtime.client.call(beside, "acme/b", timeout=20) == ["worked"]
     assert failures["acme/b"] > 1
+
+
+async def test_the_next_attempt_does_not_wait_for_a_timer_of_another_branch(runtime: Runtime) -> None:
+    """The due time in the store is that of the attempt, though the sleep becomes durable after the failure."""
+    failures.clear()
+    for number in range(10):
+        await runtime.client.send(beside_a_sleep, f"acme/s-{number}")
+    await eventually(lambda: len(failures) == 10 and min(failures.values()) > 1, "all are tried again")
