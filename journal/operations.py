@@ -200,6 +200,11 @@ def leave_lane(space: PartitionSpace, key_text: str, raw_id: bytes) -> Operation
     return (b"u", space.lane(key_text), raw_id, key_text)
 
 
+def go_last(space: PartitionSpace, key_text: str, raw_id: bytes) -> list[Operation]:
+    """Put an invocation of a lane behind all others in it."""
+    return [leave_lane(space, key_text, raw_id), (b"q", space.lane(key_text), raw_id, key_text)]
+
+
 def rejoin_lane(space: PartitionSpace, key_text: str, raw_id: bytes) -> Operation:
     """Put an invocation at the head of its lane."""
     return (b"f", space.lane(key_text), raw_id, key_text)

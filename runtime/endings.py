@@ -81,7 +81,7 @@ def acceptance(lane: Lane, invocation: Invocation) -> list[Operation]:
     """Return what goes ahead of a record: what takes the invocation in, unless that is done, and what was left out."""
     if invocation.accepted:
         return caught_up(lane, invocation)
-    return [*_acceptance(lane, invocation), *_back_in_order(lane, {invocation}), *caught_up(lane, invocation)]
+    return [*_acceptance(lane, invocation), *back_in_order(lane, {invocation}), *caught_up(lane, invocation)]
 
 
 def caught_up(lane: Lane, invocation: Invocation) -> list[Operation]:
@@ -101,19 +101,24 @@ def marks(lane: Lane, invocation: Invocation) -> list[Operation]:
     return [operations.record(lane.partition.space, invocation.raw_id, fact) for fact in facts]
 
 
-def _back_in_order(lane: Lane, taken: Collection[Invocation]) -> list[Operation]:
+def back_in_order(lane: Lane, taken: Collection[Invocation]) -> list[Operation]:
     """Return what puts a lane's list into the order of the lane, where some were taken in ahead of one before them.
 
     One whose idempotency key was looked up meanwhile is taken in after those behind it, and so is whatever was not yet
     taken in when a scheduled one came to the lane's end. Another owner would let those go first.
     """
     seen = False
+    behind: list[Invocation] = []
     for invocation in lane.queue:
         if invocation in taken:
             seen = True
-        elif seen and invocation.accepted and not invocation.ended:
-            return [operations.restore_lane(lane.partition.space, lane.key_text, listed(lane), is_runnable=True)]
-    return []
+        elif seen and is_listed(lane, invocation):
+            behind.append(invocation)
+    space = lane.partition.space
+    if behind and lane.loaded:
+        return [operations.restore_lane(space, lane.key_text, listed(lane), is_runnable=True)]
+    # Of a lane that is not in memory yet the list may name others, ahead of all that is.
+    return [write for each in behind for write in operations.go_last(space, lane.key_text, each.raw_id)]
 
 
 def listed(lane: Lane) -> list[bytes]:
@@ -178,7 +183,7 @@ def accept_in_order(lane: Lane, last: Invocation) -> None:
             lane.accept(writes, taken, partial(_accepted, taken))
             writes, taken = [], []
     if writes:
-        writes.extend(_back_in_order(lane, set(taken)))
+        writes.extend(back_in_order(lane, set(taken)))
         if stands_still(lane.queue[0]):
             # What came in behind a head that waits can't run either: whoever takes over need not read the lane.
             writes.append(operations.stand_still(lane.key_text))

@@ -101,6 +101,7 @@ def every_commit(space: PartitionSpace) -> Iterator[list[Operation]]:
     yield operations.park(KEY, PARKED)
     yield [operations.leave_lane(space, KEY, PARKED)]
     yield [operations.rejoin_lane(space, KEY, PARKED), operations.unpark(KEY)]
+    yield operations.go_last(space, KEY, PARKED)
     yield [
         operations.restore_lane(space, KEY, [PARKED], is_runnable=True),
         operations.keep_for(space.result(SHORT), HOUR_MS),

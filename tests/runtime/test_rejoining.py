@@ -10,7 +10,7 @@ from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.records import Accepted, Paused, PauseReason
 from keylane.journal.transitions import replay
 from keylane.runtime.aside import returning
-from keylane.runtime.endings import rejoining
+from keylane.runtime.endings import back_in_order, rejoining
 
 KEY = "acme/o-1"
 SPACE = PartitionSpace("keylane", "Skipped", 0)
@@ -28,7 +28,7 @@ def a_lane(first: Any) -> Any:
         virtual_object=VirtualObject("Skipped", owner="tests", on_paused="skip"),
         parked=cast("dict[bytes, Any]", {}),
     )
-    return SimpleNamespace(partition=partition, key_text=KEY, queue=[first], aside=(), running=first)
+    return SimpleNamespace(partition=partition, key_text=KEY, queue=[first], aside=(), running=first, loaded=True)
 
 
 def entered(writes: list[Any]) -> list[bytes]:
@@ -48,3 +48,13 @@ def test_what_has_left_the_list_with_its_pause_is_not_put_back() -> None:
     running, resumed = an_invocation(1, is_paused=True), an_invocation(2)
     assert entered(rejoining(a_lane(running), resumed, is_aside=True, running=running)) == [b"\2" * 16]
     assert entered(returning(a_lane(running), resumed)) == [b"\2" * 16]
+
+
+def test_a_lane_that_is_not_in_memory_keeps_those_that_only_its_list_names() -> None:
+    """Its order is mended by moving what is known, not by writing a list that lacks the others."""
+    first, behind = an_invocation(1), an_invocation(2)
+    lane = a_lane(first)
+    lane.queue.append(behind)
+    assert [each[0] for each in back_in_order(lane, [first])] == [b"r"]
+    lane.loaded = False
+    assert [(each[0], each[2]) for each in back_in_order(lane, [first])] == [(b"u", b"\2" * 16), (b"q", b"\2" * 16)]
