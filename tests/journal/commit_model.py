@@ -23,7 +23,7 @@ class Contents:
     lists: dict[bytes, list[bytes]] = field(default_factory=dict[bytes, list[bytes]])
     runnable: set[bytes] = field(default_factory=set[bytes])
     due: dict[bytes, int] = field(default_factory=dict[bytes, int])
-    histories: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    indexes: dict[bytes, dict[bytes, int]] = field(default_factory=dict[bytes, dict[bytes, int]])
     used: dict[bytes, int] = field(default_factory=dict[bytes, int])
     sets: dict[bytes, set[bytes]] = field(default_factory=dict[bytes, set[bytes]])
     expiring: set[bytes] = field(default_factory=set[bytes])
@@ -96,14 +96,15 @@ class Model:
         self.contents.streams.pop(key, None)
         self.contents.expiring.discard(key)
 
-    def _n(self, key: bytes, delay_ms: int, member: str, *, now_ms: int) -> None:
-        assert key == self.space.history
-        self.contents.histories[member.encode()] = now_ms + delay_ms
+    def _n(self, key: bytes, delay_ms: int, member: bytes | str, *, now_ms: int) -> None:
+        self.contents.indexes.setdefault(key, {})[_as_bytes(member)] = now_ms + delay_ms
 
-    def _o(self, key: bytes, member: str, *, now_ms: int) -> None:
+    def _o(self, key: bytes, member: bytes | str, *, now_ms: int) -> None:
         del now_ms
-        assert key == self.space.history
-        self.contents.histories.pop(member.encode(), None)
+        index = self.contents.indexes.get(key, {})
+        index.pop(_as_bytes(member), None)
+        if not index:
+            self.contents.indexes.pop(key, None)
 
     def _q(self, key: bytes, raw_id: bytes, lane: str, *, now_ms: int) -> None:
         del now_ms
@@ -226,7 +227,7 @@ async def read(store: Store, space: PartitionSpace) -> Contents:
                 scores = pairs(await store.call("ZRANGE", key, 0, -1, "WITHSCORES"))
                 times = {member: int(score) for member, score in scores.items()}
                 named = {space.due: found.due, space.blob_index: found.used}
-                named.get(key, found.histories).update(times)
+                (named[key] if key in named else found.indexes.setdefault(key, {})).update(times)
         if await store.call("PTTL", key) >= 0:
             found.expiring.add(key)
     return found
