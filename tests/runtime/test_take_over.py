@@ -185,6 +185,7 @@ async def test_a_lane_that_goes_on_is_among_the_runnable_ones_though_its_holder_
         client = runtime.client
         first = await client.send(asks, "acme/asking")
         behind = await client.send(open_up, "acme/asking")
+        assert await behind.accepted(timeout=10) is not None
         await eventually(lambda: len(runs) > 1, "it is run again")
         partition = next(each for each in runtime.worker.partitions if "acme/asking" in each.lanes)
         watched.append(partition.lanes["acme/asking"].queue[0])
