@@ -69,6 +69,8 @@ async def test_timers_that_fall_due_at_once_leave_the_loop_to_others(waiting: Ru
 
     async def probe() -> None:
         nonlocal longest, before
+        # Some have rung while the clock was shifted.
+        before = len(rung)
         while len(rung) < TIMERS:
             await asyncio.sleep(0)
             longest, before = max(longest, len(rung) - before), len(rung)
