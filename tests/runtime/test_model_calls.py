@@ -211,14 +211,20 @@ async def test_wherever_the_worker_dies_each_call_is_known(store_url: str, handl
         assert spent is not None
         return spent
 
-    async for crash in crashes(agent, scenario, store=store_url):
-        spent = crash.result()
-        assert spent is not None
-        assert (spent.answers, spent.unanswered) == (1, 0)
-        # One that was recorded and not made, because the worker died between, is suspected without need.
-        assert asked["hello"] <= spent.calls == 1 + spent.maybe_billed_twice
-        if asked["hello"] == 2:
-            seen.add(spent.maybe_billed_twice)
+    async def crash_everywhere() -> None:
+        async for crash in crashes(agent, scenario, store=store_url):
+            spent = crash.result()
+            assert spent is not None
+            assert (spent.answers, spent.unanswered) == (1, 0)
+            # One that was recorded and not made, because the worker died between, is suspected without need.
+            assert asked["hello"] <= spent.calls == 1 + spent.maybe_billed_twice
+            if asked["hello"] == 2:
+                seen.add(spent.maybe_billed_twice)
+
+    for _ in range(5):
+        # Which calls of the store there are hangs on how fast the machine is.
+        if not seen:
+            await crash_everywhere()
     assert seen == {1}, "no crash fell between an answer and its record"
 
 
