@@ -284,6 +284,7 @@ async def test_only_functions_that_read_may_be_called_as_such(each_store_url: st
 
 
 @pytest.mark.anyio
+@pytest.mark.one_server  # it is planted in the one that answers first
 async def test_a_function_that_says_that_it_reads_is_kept_from_writing(
     each_store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ async def scenario(h: Harness) -> tuple[int, dict[str, int]]:
     return mails, dict(ledger)
 
 
+@pytest.mark.one_server  # of calls of several servers the number alone does not tell which one it is
 async def test_whatever_dies_each_answer_comes_once_and_a_step_runs_again_only_when_its_record_is_missing(
     store_url: str,
 ) -> None:

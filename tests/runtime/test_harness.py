@@ -419,6 +419,7 @@ async def test_the_variable_forces_where_a_test_says_nothing(store_url: str, mon
         assert await h.call(count_attempts, "acme/o-1") == 4
 
 
+@pytest.mark.one_server  # a cluster has more partitions than a test asks for
 async def test_settings_of_the_test_count(store_url: str) -> None:
     """What is not said comes from the app, but for the partitions."""
     async with harness(order, store=store_url, settings=Settings(partitions=3)) as h:
