@@ -42,10 +42,12 @@ class Approving(ABC):
             quorum: How many people have to approve; one who declines is enough to decline.
             notes: What people should know beside it. The decision is not bound to these.
             concurrent: Whether it stands beside other proposals of its action, and takes the place of none.
-            fields: What the decision is about. Values come back as plain data: dicts where models were given.
+            fields: What the decision is about, one at least. Values come back as plain data: dicts where models were
+                given.
 
         Raises:
-            InvalidInput: The action is no name, the quorum no number from 1 to 32, or a value can't be written down.
+            InvalidInput: The action is no name, the quorum no number from 1 to 32, there are no fields, or a value
+                can't be written down or is a NaN.
             PayloadTooLarge: All of it has more than 64 KiB, or the object has 200 open proposals.
         """
 

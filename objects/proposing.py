@@ -60,14 +60,21 @@ def draft(
     """Check and pack what a handler wrote.
 
     Raises:
-        InvalidInput: The action is no name, the quorum no number that can be reached, or a value can't be written down.
+        InvalidInput: The action is no name, the quorum no number that can be reached, there is nothing that the
+            decision is about, or a value can't be written down or compared.
         PayloadTooLarge: It is more than a page.
     """
     if not is_name(action):
         raise InvalidInput("action", "it is the name of an effect: a letter, then letters, digits and _ . -")
     if isinstance(quorum, bool) or not isinstance(quorum, int) or not 1 <= quorum <= QUORUM_MAX:  # pyright: ignore[reportUnnecessaryIsInstance] - what a user gives is not checked
         raise InvalidInput("quorum", f"it is a number from 1 to {QUORUM_MAX}")
+    if not fields:
+        why = "an approval of nothing in particular limits nothing: name what the effect has to have, as in amount=…"
+        raise InvalidInput("fields", why)
+    if not isinstance(notes, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - what a user gives is not checked
+        raise InvalidInput("notes", f"they are names with values, as in {{'why': …}}, not {type(notes).__name__}")
     bound, beside = _packed(fields, "field"), _packed(notes, "note")
+    _check_comparable(bound)
     if len(bound) + len(beside) > PROPOSAL_LIMIT_BYTES:
         remedy = "propose what a person has to know, and keep the rest in the state"
         raise PayloadTooLarge("the proposal", len(bound) + len(beside), PROPOSAL_LIMIT_BYTES, remedy=remedy)
@@ -81,6 +88,19 @@ def _packed(fields: Mapping[str, Any], what: str) -> bytes:
             raise InvalidInput(what, f"the name of a {what} is text, not {type(name).__name__}")
         plain[name] = _plain(value, f"{what} {name}")
     return pack(plain)
+
+
+def _check_comparable(bound: bytes) -> None:
+    """Refuse a field that nothing can be said to be equal to.
+
+    Raises:
+        InvalidInput: It has a NaN, which differs from itself.
+    """
+    # Two readings, since a container takes one and the same object for equal to itself.
+    first, second = (cast("dict[str, Any]", unpack(bound)) for _ in range(2))
+    for name, value in first.items():
+        if value != second[name]:
+            raise InvalidInput(f"field {name}", "it has a NaN, which equals nothing that an effect could have")
 
 
 def _plain(value: object, where: str) -> Any:

@@ -34,8 +34,9 @@ class ApprovingContext(WaitingContext):
         """Propose something, or return what the recorded run has proposed."""
         self._check_command("propose")
         expires_in_ms = None if expires_in is None else milliseconds(expires_in, "expires_in")
+        beside: Mapping[str, Any] = {} if notes is None else notes
         proposed = draft(
-            action, fields, notes or {}, expires_in_ms=expires_in_ms, quorum=quorum, concurrent=concurrent
+            action, fields, beside, expires_in_ms=expires_in_ms, quorum=quorum, concurrent=concurrent
         )  # fmt: skip
         proposing = self._messages.propose(self.own, self._lane, self._invocation, proposed)
         return await self.unbroken("propose", proposing)

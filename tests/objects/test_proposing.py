@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keylane import Approval, Proposal
+from keylane import Approval, InvalidInput, Proposal
 from keylane.journal.codec import pack, unpack
 from keylane.journal.proposals import Decision, ProposalEntry, ProposalState
 from keylane.objects.proposing import approval_of, as_proposed, digest_of, draft, proposal_of, unfit
@@ -145,7 +145,7 @@ def test_an_altered_approval_is_none() -> None:
 
 
 @settings(max_examples=50)
-@given(st.dictionaries(st.text(min_size=1), values, max_size=4))
+@given(st.dictionaries(st.text(min_size=1), values, min_size=1, max_size=4))
 def test_a_digest_survives_the_way_through_the_store(fields: dict[str, Any]) -> None:
     """What comes back is what was proposed, in any order of its fields."""
     proposed = draft("refund", fields, {}, expires_in_ms=None, quorum=1, concurrent=False)
@@ -154,6 +154,15 @@ def test_a_digest_survives_the_way_through_the_store(fields: dict[str, Any]) -> 
 
     assert as_proposed("refund", 1, shuffled, digest_of("refund", 1, plain).hex())
     assert not as_proposed("refund", 2, plain, digest_of("refund", 1, plain).hex())
+
+
+@pytest.mark.parametrize("value", [float("nan"), [1.0, {"rate": float("nan")}], (float("nan"),)])
+def test_what_equals_nothing_can_not_be_bound(value: object) -> None:
+    """A NaN anywhere in a field is refused by the field's name; among the notes it may stand, and infinity anywhere."""
+    with pytest.raises(InvalidInput, match="invalid input at field rate: it has a NaN"):
+        draft("refund", {"amount": 1, "rate": value}, {}, expires_in_ms=None, quorum=1, concurrent=False)
+
+    draft("refund", {"limit": float("inf")}, {"rate": value}, expires_in_ms=None, quorum=1, concurrent=False)
 
 
 def test_a_proposal_tells_its_moments_and_reads_its_fields() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 from pydantic import BaseModel
@@ -189,14 +189,18 @@ async def propose_badly(ctx: ObjectContext, how: str) -> None:
         case "name":
             await ctx.propose(action="not a name", amount=1)
         case "quorum":
-            await ctx.propose(action="refund", quorum=0)
+            await ctx.propose(action="refund", quorum=0, amount=1)
+        case "notes":
+            await ctx.propose(action="refund", notes=cast("dict[str, Any]", "broken"), amount=1)
+        case "nothing":
+            await ctx.propose(action="refund", notes={"amount": 1})
         case "value":
             await ctx.propose(action="refund", what=object)
         case "size":
             await ctx.propose(action="refund", text="x" * 70_000)
         case _:
             for _ in range(201):
-                await ctx.propose(action="refund", concurrent=True)
+                await ctx.propose(action="refund", concurrent=True, amount=1)
 
 
 @guarded.handler
@@ -389,6 +393,8 @@ async def test_values_come_back_as_plain_data_and_fit_into_the_state(store_url: 
     [
         ("name", InvocationPaused, "invalid input at action: it is the name of an effect"),
         ("quorum", InvocationPaused, "invalid input at quorum: it is a number from 1 to 32"),
+        ("notes", InvocationPaused, "invalid input at notes: they are names with values, as in {'why': …}, not str"),
+        ("nothing", InvocationPaused, "invalid input at fields: an approval of nothing in particular limits nothing"),
         ("value", InvocationPaused, "invalid input at field what"),
         ("size", PayloadTooLarge, "the proposal has 70,"),
         ("many", PayloadTooLarge, "the open proposals has 201 proposals"),
@@ -397,7 +403,7 @@ async def test_values_come_back_as_plain_data_and_fit_into_the_state(store_url: 
 async def test_what_can_not_be_proposed_is_refused(
     store_url: str, how: str, error: type[KeylaneError], said: str
 ) -> None:
-    """An action that names no effect, a quorum that nobody reaches, more than a page, or too many open ones."""
+    """An action that names no effect, a quorum that nobody reaches, nothing to decide on, too much or too many."""
     async with harness(order, store=store_url) as h:
         with pytest.raises(error) as caught:
             await h.call(propose_badly, KEY, how, timeout=20)
