@@ -43,6 +43,8 @@ class Proposal:
 class Approval:
     """That a proposal was approved; one effect uses it up.
 
+    What allows the effect is the proposal as it is stored: its decisions and its time count, not those that stand here.
+
     Attributes:
         proposal_id: The proposal.
         action: What may be done.

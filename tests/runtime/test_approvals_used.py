@@ -125,6 +125,10 @@ async def use_otherwise(ctx: ObjectContext, how: str) -> str:
     match how:
         case "altered":
             return await paid(ctx, replace(approval, fields={"amount": 4000}), 4000)
+        case "other people":
+            return await paid(ctx, replace(approval, approved_by=("eve",)))
+        case "more time":
+            return await paid(ctx, replace(approval, expires_at=None))
         case "another object":
             return await paid(ctx, replace(approval, proposal_id="Order/acme/o-2#refund.1"))
         case _:
@@ -228,6 +232,19 @@ async def test_its_time_is_looked_at_when_it_is_used(store_url: str) -> None:
         await h.advance(timedelta(hours=48))
 
         assert "its time has passed" in await h.call(use, KEY, "a", timeout=10)
+        assert not bank.sent
+
+
+async def test_what_is_stored_counts_and_not_what_the_approval_says(store_url: str) -> None:
+    """An approval in hand that names other people, or no end of its time, is worth what its proposal is worth."""
+    async with harness(order, store=store_url) as h:
+        await approved(h)
+        dismissed.add("bob")
+        assert "bob may not approve this any more" in await h.call(use_otherwise, KEY, "other people", timeout=10)
+        dismissed.clear()
+        await h.advance(timedelta(hours=48))
+
+        assert "its time has passed" in await h.call(use_otherwise, KEY, "more time", timeout=10)
         assert not bank.sent
 
 
