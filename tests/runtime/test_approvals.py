@@ -273,6 +273,25 @@ async def test_others_use_the_lane_while_a_released_wait_lasts_and_may_wait_for_
         assert status.waiting == 0
 
 
+@pytest.mark.parametrize("end", ["approved", "superseded"])
+async def test_all_who_wait_are_told_at_once(store_url: str, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """The agenda is for what a crash leaves: nobody has to wait until what it has for those not yet told falls due."""
+    monkeypatch.setattr("keylane.runtime.proposal_changes.TELL_AGAIN_MS", 86_400_000)
+    async with harness(order, store=store_url, auto_advance=False) as h:
+        waiting = [await h.send(refund, KEY, Decimal(40))]
+        name = await proposed(h)
+        waiting += [await h.send(wait, KEY) for _ in range(3)]
+        await h.settled()
+        if end == "approved":
+            await h.client.approve(name, by="bob")
+        else:
+            await h.call(only_propose, KEY, "alone", timeout=10)
+
+        said = [await each.result(timeout=10) for each in waiting]
+        assert len(said) == 4
+        assert all(each.lower().startswith(end) for each in said), said
+
+
 async def test_several_branches_wait_for_one_decision(store_url: str) -> None:
     """Each of them is told."""
     async with harness(order, store=store_url) as h:
