@@ -63,15 +63,13 @@ def refusal(entry: ProposalEntry, newest: int, deciding: Deciding) -> DecisionVe
     known = next((each for each in entry.decisions if each.message == deciding.message), None)
     if known is not None:
         return Decided(standing_of(entry), moment(known.at_ms))
-    if is_lapsed(entry, deciding.now_ms):
-        return Expired(moment(entry.expires_ms or 0))
+    if entry.state is ProposalState.EXPIRED or is_lapsed(entry, deciding.now_ms):
+        return Expired(moment(entry.expires_ms or entry.since_ms))
     match entry.state:
         case ProposalState.OPEN:
             return _refusal_while_open(entry, deciding)
         case ProposalState.APPROVED if deciding.order.act is DecisionAct.REVOKE:
             return _refusal_of_person(entry, deciding)
-        case ProposalState.EXPIRED:
-            return Expired(moment(entry.since_ms))
         case ProposalState.SUPERSEDED:
             return SupersededBy(newest)
         case _:

@@ -161,8 +161,6 @@ class Deciding:
             self._say(lane, asked, UnknownTarget())
             return True
         asking = Asking(asked.order, asked.request.invocation, partition.now_ms())
-        if is_lapsed(entry, asking.now_ms):
-            entry = self._expire(lane, docket, entry)
         verdict = refusal(entry, newest_version(docket, entry.action), asking)
         if verdict is None and not asked.is_answered:
             self._ask(lane, asked, asking.approver, entry)
@@ -262,12 +260,11 @@ class Deciding:
         else:
             lane.commit(self._changes.agenda(lane, entry))
 
-    def _expire(self, lane: Lane, docket: Docket, entry: ProposalEntry) -> ProposalEntry:
-        """Close a proposal whose time has passed; returns it as it is then."""
+    def _expire(self, lane: Lane, docket: Docket, entry: ProposalEntry) -> None:
+        """Close a proposal whose time has passed."""
         event = Happened(lane.partition.now_ms(), EventKind.EXPIRED)
         expired = closed(entry, ProposalState.EXPIRED, event)
         self._changes.write(lane, docket, expired, event, [], _nothing, _nothing)
-        return docket.proposals[entry.field]
 
     def _warn(self, lane: Lane, docket: Docket, entry: ProposalEntry, now_ms: int) -> None:
         """Tell once, also across a crash, that a proposal is about to expire."""

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keylane import Approval, InvalidInput, Proposal
+from keylane import Approval, Expired, InvalidInput, Proposal
 from keylane.journal.codec import pack, unpack
+from keylane.journal.effect_orders import DecisionAct, DecisionOrder
 from keylane.journal.proposals import Decision, ProposalEntry, ProposalState
-from keylane.objects.proposing import approval_of, as_proposed, digest_of, draft, proposal_of, unfit
+from keylane.objects.decisions import Deciding, refusal
+from keylane.objects.proposing import approval_of, as_proposed, digest_of, draft, moment, proposal_of, unfit
 
 FIELDS: dict[str, Any] = {"amount": Decimal("40.00"), "recipient": "ada"}
 NOW = 1_000_000
@@ -121,6 +123,17 @@ def test_its_time_counts_when_it_is_used() -> None:
     assert "its time has passed" in why(approval(found), found)
     forever = entry(expires_ms=None)
     assert why(approval(forever), forever) == ""
+
+
+@pytest.mark.parametrize("state", [ProposalState.OPEN, ProposalState.APPROVED, ProposalState.EXPIRED])
+@pytest.mark.parametrize("act", list(DecisionAct))
+def test_who_decides_too_late_is_told_since_when(state: ProposalState, act: DecisionAct) -> None:
+    """The end of its time counts, whether anybody has closed the proposal since or not."""
+    order = DecisionOrder(act, "refund", 3, "ann", "", "eve" if act is DecisionAct.DELEGATE else "")
+    late = Deciding(order, b"another", NOW)
+
+    assert refusal(entry(expires_ms=NOW, state=state, since_ms=5), 3, late) == Expired(moment(NOW))
+    assert not isinstance(refusal(entry(expires_ms=NOW + 1, state=ProposalState.OPEN), 3, late), Expired)
 
 
 def test_one_effect_uses_it_up_and_may_go_on_with_it() -> None:

@@ -114,7 +114,9 @@ async def test_a_decision_that_comes_too_late_is_told_so(store_url: str) -> None
         client = h.client
 
         first = await client.approve(name, by="bob")
-        assert isinstance(first, Expired)
+        status = await client.approval_status(name)
+        assert status is not None
+        assert first == Expired(status.proposal.expires_at)
         assert await client.decline(name, by="bob", reason="no") == first
         assert await client.revoke(name, by="bob", reason="no") == first
         assert await client.delegate(name, by="bob", to="ann") == first
