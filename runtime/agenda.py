@@ -161,7 +161,10 @@ class Agenda:
                 self.ask_in(partition, int(UNREADABLE_SECONDS * 1000))
             return
         for partition, due in zip(ours, answers, strict=True):
-            if isinstance(due, KeylaneError):
+            if isinstance(due, StoreUnavailable):
+                logger.info("%s: its agenda is not readable now: %s", partition.space, due.why)
+                self.ask_in(partition, int(UNREADABLE_SECONDS * 1000))
+            elif isinstance(due, KeylaneError):
                 logger.error("%s: its agenda can't be read: %s", partition.space, due)
                 self.ask_in(partition, int(UNREADABLE_SECONDS * 1000))
             else:

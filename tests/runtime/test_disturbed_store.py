@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import pytest
 
-from keylane import Runtime, Settings
+from keylane import KeylaneError, Runtime, Settings, StoreUnavailable
+from keylane.journal.due import Due, Indexed, read_all_due
 from keylane.journal.key import partition_of
 from keylane.journal.keyspace import PartitionSpace
+from keylane.journal.store import Store
+from keylane.runtime import agenda
 from keylane.runtime.partition import Phase
 from tests.faults.harness import eventually
 from tests.objects_catalogue import add, app, counter, get
@@ -39,6 +43,29 @@ async def test_a_foreign_key_in_the_place_of_due_times_stops_nobody(
 
     assert next(record.levelno for record in caplog.records if space.due.decode() in record.message) == logging.ERROR
     assert plain(store_url, "GET", space.due) == b"foreign"
+
+
+async def test_agendas_that_no_server_answers_for_are_asked_for_again_and_are_no_alarm(
+    store_url: str, namespace: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each partition's is away with its server; what else a worker says of that is enough."""
+    asked: list[int] = []
+
+    async def away_at_first(
+        store: Store, spaces: Sequence[PartitionSpace], limit: int, what: Indexed
+    ) -> list[Due | KeylaneError]:
+        asked.append(len(spaces))
+        if len(asked) == 1:
+            return [StoreUnavailable(store_url, "connection refused") for _ in spaces]
+        return await read_all_due(store, spaces, limit, what)
+
+    monkeypatch.setattr(agenda, "read_all_due", away_at_first)
+    caplog.set_level(logging.INFO)
+    async with Runtime(app, store=store_url, namespace=namespace, settings=BRISK):
+        await eventually(lambda: sum(asked[1:]) >= asked[0] if asked else False, "it is asked again")
+
+    assert "its agenda is not readable now: connection refused" in caplog.text
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 async def test_an_owner_whose_confirmed_writes_are_gone_begins_anew_from_what_there_is(
