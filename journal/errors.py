@@ -159,22 +159,25 @@ class EffectConflict(TerminalError):
         operation_id: The operation id.
         fields: The parameters that differ; empty where it is another effect.
         holder: The object that has the id, where the receiver sees ids as they are and another one has it.
+        effect: The other effect, as `payments.refund`; empty where it is not another one that has the id.
     """
 
     code = "effect-conflict"
-    field_names = (*TerminalError.field_names, "operation_id", "fields", "holder")
+    field_names = (*TerminalError.field_names, "operation_id", "fields", "holder", "effect")
     operation_id: str = ""
     fields: tuple[str, ...] = ()
     holder: str = ""
+    effect: str = ""
 
-    def __init__(self, operation_id: str, fields: tuple[str, ...] = (), holder: str = "") -> None:
-        what = f"with other {', '.join(fields)}" if fields else "with another effect"
-        what = f"by {holder}" if holder else what
+    def __init__(self, operation_id: str, fields: tuple[str, ...] = (), holder: str = "", effect: str = "") -> None:
+        what = f"with other {', '.join(fields) or 'parameters'}"
+        what = f"by {holder}" if holder else f"as {effect}, which is another effect" if effect else what
         remedy = "an operation id names one business operation: give another operation another id"
         super().__init__(f"operation {operation_id!r} was asked for {what}; {remedy}")
         self.operation_id = operation_id
         self.fields = fields
         self.holder = holder
+        self.effect = effect
 
 
 class ApprovalDeclined(TerminalError):

@@ -203,8 +203,10 @@ def _done(effect: Effect[Any, Any], value: object, *, is_call: bool) -> Answer:
         packed = effect.receipt.dump(value)
         check_value(effect, "receipt", packed)
     except (InvalidOutput, PayloadTooLarge) as error:
-        # It was done, for all that is known; a person has to say with what receipt.
-        logger.error("%r: its receipt can't be recorded: %s", effect, error)  # noqa: TRY400, the error says it all
+        # It was done, for all that is known; a person has to say with what receipt. A look-up is made again and again,
+        # and what it says stands with the effect.
+        level = logging.ERROR if is_call else logging.INFO
+        logger.log(level, "%r: its receipt can't be recorded: %s", effect, error)
         return Unclear(f"it was done, but its receipt can't be recorded: {in_words(error)}")
     return Done(packed)
 

@@ -211,8 +211,7 @@ class Effects(Approvals):
         if entry is None and refusal is not None:
             return _Begun([], _refused(fact, refusal))
         if entry is not None and not wish.is_of(entry):
-            conflict = EffectConflict(wish.operation, _differences(entry, wish))
-            return _Begun([], _refused(fact, failure_of(conflict)))
+            return _Begun([], _refused(fact, failure_of(_conflict(entry, wish))))
         if entry is not None:
             lane.partition.meters.prevented(lane.partition, entry.receiver, "asked for again")
         if entry is not None and entry.outcome is not None:
@@ -329,8 +328,9 @@ def _refused(fact: EffectStarted, failure: Failure) -> WaitCompleted:
     return _ended_by(fact, encode_outcome(Rejected(failure)))
 
 
-def _differences(entry: EffectEntry, wish: Wish) -> tuple[str, ...]:
-    """Return the parameters that differ from those of a former request; none where it is another effect."""
+def _conflict(entry: EffectEntry, wish: Wish) -> EffectConflict:
+    """Return what a request is told whose operation id stands for something else."""
     if (entry.effect, entry.receiver) != (wish.effect.name, wish.effect.receiver.name):
-        return ()
-    return differing_fields(unpack(entry.params), unpack(wish.params), wish.effect.params.where)
+        return EffectConflict(wish.operation, effect=f"{entry.receiver}.{entry.effect}")
+    differing = differing_fields(unpack(entry.params), unpack(wish.params), wish.effect.params.where)
+    return EffectConflict(wish.operation, differing)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import anyio
 import pytest
@@ -52,6 +54,17 @@ deduplicating = Receiver(
 blind = Receiver("blind", owner="blind-oncall", reconcile_within=timedelta(hours=2), in_flight=timedelta(seconds=20))
 
 
+async def find_wrongly(operation_id: str, terms: Terms) -> Any:
+    """Answer with what is no receipt."""
+    return f"{operation_id} of {terms.amount}"
+
+
+garbled = Receiver(
+    "garbled", owner="garbled-oncall", lookup=find_wrongly, lookup_lag=timedelta(seconds=5),
+    in_flight=timedelta(seconds=20),
+)  # fmt: skip
+
+
 async def recheck(terms: Terms) -> dict[str, int]:
     """Refuse what the test has put on the list."""
     if refusals:
@@ -79,8 +92,13 @@ async def send_cheque(operation_id: str, terms: Terms) -> Receipt:
     return await bank.pay(operation_id, terms)
 
 
+@garbled.effect("wire", timeout=timedelta(milliseconds=300))
+async def send_wire(operation_id: str, terms: Terms) -> Receipt:
+    return await bank.pay(operation_id, terms)
+
+
 order = VirtualObject(
-    "Order", owner="tests", effects=[send_refund, send_fee, send_transfer, send_cheque], state={"seen": str}
+    "Order", owner="tests", effects=[send_refund, send_fee, send_transfer, send_cheque, send_wire], state={"seen": str}
 )
 
 
@@ -99,6 +117,12 @@ async def transfer(ctx: ObjectContext, amount: int) -> str:
 @order.handler
 async def cheque(ctx: ObjectContext, amount: int) -> str:
     receipt = await ctx.effect(send_cheque, operation_id="cheque-1", params=Terms(amount=amount))
+    return receipt.id
+
+
+@order.handler
+async def wire(ctx: ObjectContext, amount: int) -> str:
+    receipt = await ctx.effect(send_wire, operation_id="wire-1", params=Terms(amount=amount))
     return receipt.id
 
 
@@ -326,16 +350,33 @@ async def test_the_same_id_with_other_parameters_is_refused_and_names_them(h: Ha
     with pytest.raises(InvocationFailed) as caught:
         await h.call(refund, KEY, 8)
     assert caught.value.code == EffectConflict.code
-    assert caught.value.details == {"operation_id": "refund-1", "fields": ("terms.amount",), "holder": ""}
+    told = {"operation_id": "refund-1", "fields": ("terms.amount",), "holder": "", "effect": ""}
+    assert caught.value.details == told
     assert bank.calls("refund-1") == 1
 
 
+async def test_a_look_up_that_gives_no_receipt_is_told_with_the_effect_and_not_in_the_log(
+    h: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is made again and again; each time would be an alarm of its own."""
+    bank.whims.append("lose the answer")
+    await h.send(wire, KEY, 7)
+    await h.settled()
+    await h.advance(timedelta(hours=1))
+    entry = (await entries(h))["wire-1"]
+    assert entry.lookups > 1
+    last = [each for each in entry.life if each.kind is EventKind.LOOKUP_FAILED][-1]
+    assert "its receipt can't be recorded" in last.detail
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+
+
 async def test_the_same_id_for_another_effect_is_refused(h: Harness) -> None:
-    """No parameter is to blame."""
+    """No parameter is to blame: the other effect is named."""
     await h.call(refund, KEY, 7)
-    with pytest.raises(InvocationFailed) as caught:
+    with pytest.raises(InvocationFailed, match=r"as payments\.refund, which is another effect") as caught:
         await h.call(fee, KEY, 7)
-    assert caught.value.details == {"operation_id": "refund-1", "fields": (), "holder": ""}
+    told = {"operation_id": "refund-1", "fields": (), "holder": "", "effect": "payments.refund"}
+    assert caught.value.details == told
 
 
 async def test_two_objects_have_operations_of_their_own(h: Harness) -> None:
