@@ -7,7 +7,7 @@ from typing import Any
 
 import redis.exceptions
 
-from .errors import SchemaMismatch, StoreFull, WrongKeyType
+from .errors import CallError, SchemaMismatch, StoreFull, WrongKeyType
 from .keyspace import owners_key, types_key
 from .store import Store, store_error
 
@@ -64,6 +64,23 @@ async def read_types(store: Store) -> dict[str, int]:
     except redis.exceptions.ResponseError as error:
         raise WrongKeyType(key.decode()) from error
     return {name.decode(): int(count) for name, count in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def unused(namespace: str) -> CallError:
+    """Return the error of who asks for something in a namespace that has nothing."""
+    return CallError(f"namespace {namespace!r} has no object types: no worker has run in it")
+
+
+async def check_used(store: Store) -> None:
+    """Refuse a namespace that no worker has run in: its name may be misspelt.
+
+    Raises:
+        CallError: It has no object types.
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands in the registry's place.
+    """
+    if not await read_types(store):
+        raise unused(store.namespace)
 
 
 async def read_owners(store: Store) -> dict[str, str]:

@@ -19,7 +19,7 @@ from ..journal.receivers_registry import ReceiverCard, read_receivers
 from ..journal.story import Story
 from ..journal.story_reading import STORY_ENTRIES, read_story
 from ..journal.surroundings import look
-from ..journal.types_registry import read_types
+from ..journal.types_registry import read_types, unused
 from ..objects.reconciliation import sent_as
 from ..objects.virtual_object import VirtualObject
 from .effect_cases import Desk, alert_of, case_of
@@ -200,7 +200,7 @@ class EffectDesk:
         if found:
             raise CallError(f"{key_text} is an object of several types: say which of {', '.join(found)}")
         if not names:
-            raise CallError(f"namespace {self.store.namespace!r} has no object types: no worker has run in it")
+            raise unused(self.store.namespace)
         raise CallError(f"no object type has anything of {key_text}; {', '.join(names)} were looked at")
 
 

@@ -244,8 +244,10 @@ class _Checkup:
         notices += [f"no live worker hosts {each.name}, which has no work" for each in types if _rests(each)]
         if walk.held.count > len(walk.held):
             notices.append(f"{walk.held.count} lanes are held; the {len(walk.held)} with most behind them are told of")
-        if self.plan.type_name is not None and not self.types:
-            notices.append(f"the namespace has no object type {self.plan.type_name!r}")
+        if not self.types:
+            wanted = self.plan.type_name
+            missing = "types: no worker has run in it" if wanted is None else f"type {wanted!r}"
+            notices.append(f"the namespace has no object {missing}")
         return tuple(notices)
 
 

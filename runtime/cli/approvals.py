@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, as
 
 from rich.table import Table
 
+from ...journal.types_registry import check_used
 from ...objects.verdicts import AlreadyDecided, Decided, Expired, NotPermitted, SupersededBy, UnknownTarget
 from ..client import Client
 from .output import Page, moment, shown, write_json, write_line
@@ -45,6 +46,8 @@ async def show_all(shell: Shell, object_type: str | None, key: str | None) -> Ex
         raise WrongUse("a key goes with its object type")
     async with Client(shell.store_url(), namespace=shell.namespace) as client:
         found = await client.approvals(object_type, key)
+        if not found:
+            await check_used(client.store)
     if shell.is_json:
         write_json([_facts(each) for each in found])
     elif not found:

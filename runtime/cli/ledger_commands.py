@@ -139,7 +139,7 @@ def reconcile_list(
 ) -> None:
     """List the effects that people have to settle, the most urgent first.
 
-    Exit code 1 when one of them is overdue.
+    Exit code 1 when one of them is overdue, or when no worker has run in the namespace.
     """
     shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(reconciling.show_list, shell, type_name, receiver, limit=limit))

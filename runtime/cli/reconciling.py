@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ...journal.effect_cases import EffectCase
 from ...journal.noted import moment as moment_of
+from ...journal.types_registry import check_used
 from ...objects.reconcile_verdicts import AlreadySettled, NotAllowed, Reconciled, ReconcileVerdict
 from ...objects.verdicts import UnknownTarget
 from ..client import Client
@@ -23,6 +24,8 @@ async def show_list(shell: Shell, type_name: str | None, receiver: str | None, *
     """Print the queue, the most urgent effects first; the exit code says whether anything is overdue."""
     async with Client(shell.store_url(), namespace=shell.namespace) as client:
         cases = await client.reconcile_list(type_name, receiver=receiver, limit=limit)
+        if not cases:
+            await check_used(client.store)
     if shell.is_json:
         write_json([_facts(case) for case in cases])
     elif not cases:

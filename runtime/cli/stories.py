@@ -9,6 +9,7 @@ from rich.table import Table
 
 from ...journal.effect_cases import Alert
 from ...journal.story import Line, Matter, Story
+from ...journal.types_registry import check_used
 from ..client import Client
 from .output import Page, ago, clock, day, moment, shown, write_json, write_line
 from .shell import ExitCode, Shell
@@ -91,6 +92,8 @@ async def alerts(shell: Shell, type_name: str | None, *, follow: bool, limit: in
                 _print_alert(shell, alert)
             return ExitCode.DONE
         found = await client.alerts(type_name, limit=limit)
+        if not found:
+            await check_used(client.store)
     for alert in found:
         _print_alert(shell, alert)
     if not found and not shell.is_json:

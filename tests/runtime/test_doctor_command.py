@@ -254,3 +254,10 @@ async def test_a_type_that_the_namespace_does_not_have_is_said(hospital: Hospita
     done = hospital.doctor("--type", "Nothing")
 
     assert "no object type 'Nothing'" in done.out
+
+
+def test_a_namespace_that_nobody_works_in_is_said_to_be_one(store_url: str, namespace: str) -> None:
+    """Nothing is wrong in it, and it may not be the one that was meant."""
+    done = run("doctor", "--store", store_url, "--namespace", namespace)
+
+    assert "the namespace has no object types: no worker has run in it" in done.out

@@ -79,6 +79,17 @@ async def test_an_operator_settles_an_effect_from_the_shell(store_url: str, name
         assert await handle.result(timeout=20) == "paper"
 
 
+@pytest.mark.parametrize("words", [("reconcile", "list"), ("alerts",), ("approvals", "list")])
+def test_a_namespace_that_nobody_works_in_is_said_to_be_one(
+    store_url: str, namespace: str, words: tuple[str, ...]
+) -> None:
+    """Else a misspelt one would look as if nothing had to be done."""
+    done = run(*words, "--json", "--store", store_url, "--namespace", namespace)
+
+    assert (done.code, done.out) == (1, "")
+    assert f"namespace '{namespace}' has no object types" in done.err
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
