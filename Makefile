@@ -57,5 +57,5 @@ clean:
 	@touch $@
 
 .venv/dev.installed: .venv/bin/python pyproject.toml constraints-dev.txt
-	$(INSTALL) --editable '.[dev]'
+	$(INSTALL) --editable '.[dev,localstripe]'
 	@touch $@ .venv/demo.installed

@@ -129,6 +129,15 @@ def test_every_foreign_package_that_is_imported_is_a_declared_dependency() -> No
     assert imported - declared == set()
 
 
+def test_what_is_under_the_gpl_comes_by_its_own_name_and_to_those_who_run_the_tests() -> None:
+    """Nobody gets it with another extra; and CI, which has it by the Makefile, leaves none of its tests out."""
+    optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    bringing = {extra for extra, names in optional.items() if "localstripe" in " ".join(names)}
+
+    assert bringing == {"localstripe"}
+    assert "'.[dev,localstripe]'" in (ROOT / "Makefile").read_text()
+
+
 def test_no_function_of_the_library_is_longer_than_a_screen() -> None:
     """A longer one holds more than one idea."""
     long = [
