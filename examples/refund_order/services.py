@@ -6,7 +6,7 @@ for the length of a `with` block, which is how tests and embedding programs do i
 """
 
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Self
 
@@ -76,7 +76,6 @@ def use(services: Services) -> Generator[None]:
 async def opened(settings: RefundSettings) -> AsyncGenerator[Services]:
     """Let `current()` return the services of these settings inside the block, and close their connections after it."""
     services = Services.from_settings(settings)
-    async with services.cards, services.transfers:
+    async with services.cards, services.transfers, aclosing(services.stripe):
         with use(services):
             yield services
-        await services.stripe.aclose()

@@ -194,12 +194,16 @@ async def test_a_slow_request_gets_an_id_instead_of_an_answer(
     assert (await ended(http, found.json()))["state"] == "refunded"
 
 
+@pytest.mark.parametrize("is_told", [True, False], ids=["by its settings", "by the environment"])
 async def test_a_process_that_hosts_nothing_asks_those_that_do(
-    http: httpx.AsyncClient, settings: RefundSettings
+    http: httpx.AsyncClient, settings: RefundSettings, monkeypatch: pytest.MonkeyPatch, *, is_told: bool
 ) -> None:
-    """The same routes over a client alone: what one process begins, the other sees."""
+    """The same routes over a client alone, on the store that it is told of: what one process begins, the other sees."""
     await begun(http, "40.00")
-    asgi = application(settings.model_copy(update={"hosts_orders": False}))
+    store = settings.store
+    assert store is not None
+    monkeypatch.setenv("KEYLANE_REDIS_URL", store)
+    asgi = application(settings.model_copy(update={"hosts_orders": False, "store": store if is_told else None}))
 
     async with asgi.router.lifespan_context(asgi):
         transport = httpx.ASGITransport(asgi)

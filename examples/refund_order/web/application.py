@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 
-from keylane import Client, Runtime
+from keylane import Client, Runtime, Settings
 
 from .. import services
 from ..app import app
@@ -38,5 +38,6 @@ async def _client(settings: RefundSettings) -> AsyncGenerator[Client]:
         async with Runtime(app, store=settings.store, namespace=settings.namespace) as runtime:
             yield runtime.client
     else:
-        async with Client(settings.store or "embedded:.keylane", namespace=settings.namespace) as client:
+        store = settings.store or Settings().redis_url or "embedded:.keylane"
+        async with Client(store, namespace=settings.namespace) as client:
             yield client

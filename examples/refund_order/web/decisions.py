@@ -5,8 +5,7 @@ from typing import assert_never
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from keylane import AlreadyDecided, Decided, Expired, NotPermitted, SupersededBy, UnknownTarget
-from keylane.objects.verdicts import DecisionVerdict
+from keylane import AlreadyDecided, Decided, DecisionVerdict, Expired, NotPermitted, SupersededBy, UnknownTarget
 
 from .callers import caller_of
 from .problems import Problem
