@@ -41,16 +41,24 @@ async def run_cells(store_url: str, cells: Collection[Cell], *, mutant: str = ""
 
 
 async def _run_window(store_url: str, hit: Hit, cells: list[Cell], mutant: str) -> dict[Cell, Observed]:
-    for left in reversed(range(TRIES)):
-        namespace = f"grid-{secrets.token_hex(6)}"
-        with tempfile.TemporaryDirectory(prefix="kl-grid-") as folder:
-            try:
-                async with Window(store_url, namespace, Path(folder), hit, cells, mutant=mutant) as window:
-                    return await window.run()
-            except BesideTheMarkError:
-                if not left:
-                    raise
-    raise AssertionError
+    """Run a window, and what the machine was too slow for again; whatever was seen once counts."""
+    outcomes: dict[Cell, Observed] = {}
+    why = BesideTheMarkError("whoever settled came each time when nothing lagged any more")
+    for _ in range(TRIES):
+        try:
+            outcomes |= await _run_once(store_url, hit, [cell for cell in cells if cell not in outcomes], mutant)
+        except BesideTheMarkError as error:
+            why = error
+        if len(outcomes) == len(cells):
+            return outcomes
+    raise why
+
+
+async def _run_once(store_url: str, hit: Hit, cells: list[Cell], mutant: str) -> dict[Cell, Observed]:
+    namespace = f"grid-{secrets.token_hex(6)}"
+    with tempfile.TemporaryDirectory(prefix="kl-grid-") as folder:
+        async with Window(store_url, namespace, Path(folder), hit, cells, mutant=mutant) as window:
+            return await window.run()
 
 
 def differences(outcomes: dict[Cell, Observed]) -> dict[Cell, str]:
