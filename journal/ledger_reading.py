@@ -12,13 +12,13 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from .agenda import AgendaItem, AgendaKind
 from .codec import Undecodable
-from .descriptions import OpenEffect, OpenProposal
 from .effects import EffectEntry, EffectState
 from .errors import UnknownObject
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .ledger import LedgerEvent
 from .noted import moment, named, written_at_ms
+from .object_description import OpenEffect, OpenProposal
 from .proposals import ProposalEntry, proposal_field
 from .snapshots import Entry
 from .store import Store

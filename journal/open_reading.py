@@ -16,12 +16,13 @@ from .command_records import (
     WaitExpired,
     WaitStarted,
 )
-from .descriptions import Cancel, OpenInvocation, Pause, WaitingRequest
+from .descriptions import Cancel, Pause
 from .key import format_id
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .noted import Bound, Noted, moment, named, noted, read_stream, standing_of, telling_before, written_at_ms
 from .noted import in_words as in_words_of
+from .object_description import OpenInvocation, WaitingRequest
 from .place import format_place
 from .records import Accepted, CancelRequested, Paused, SignalReceived
 from .requests import Request

@@ -11,15 +11,7 @@ from .blobs import read_values, size_of
 from .cancel_report import is_half_undone
 from .codec import Undecodable
 from .command_records import EffectStarted
-from .descriptions import (
-    InvocationDescription,
-    KeptResult,
-    LaneDescription,
-    ObjectDescription,
-    Place,
-    ResultKind,
-    StateValue,
-)
+from .descriptions import InvocationDescription, KeptResult, Place, ResultKind
 from .effects import EffectEntry
 from .key import InvocationId, Key, format_id
 from .keyspace import PartitionSpace
@@ -28,6 +20,7 @@ from .lane_reading import ask
 from .ledger_reading import open_effect, open_proposal, read_docket
 from .model_calls import spending_of
 from .noted import Bound, Noted, moment, noted, read_stream, standing_of, steps_of
+from .object_description import LaneDescription, ObjectDescription, StateValue
 from .open_reading import (
     INBOX,
     cancel_of,

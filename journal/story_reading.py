@@ -8,13 +8,13 @@ from typing import Final
 
 from .codec import Undecodable
 from .command_records import WaitCompleted
-from .descriptions import What
 from .key import Key, format_id
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .ledger import Happened, LedgerEvent
 from .ledger_reading import DocketReading, read_docket
 from .noted import Noted, moment, named, noted
+from .object_description import What
 from .plain_values import short
 from .reading import inspect
 from .receivers_registry import ReceiverCard, read_receivers

@@ -31,12 +31,12 @@ from .command_records import (
     WaitStarted,
     WaitWithdrawn,
 )
-from .descriptions import Event, What
 from .key import format_id
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .model_calls import of_models_in_words
 from .noted import Noted, moment, named, noted, seconds_of, written_at_ms
+from .object_description import Event, What
 from .outcomes import Failure, Refused, Rejected, Replayed, Stopped, Succeeded, decode_outcome
 from .place import Place, format_place
 from .record_bytes import decode

@@ -12,8 +12,9 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from typing_extensions import TypeForm
 
 from ..journal.cancel_report import CancelReport
-from ..journal.descriptions import InvocationDescription, ObjectDescription
+from ..journal.descriptions import InvocationDescription
 from ..journal.key import Key
+from ..journal.object_description import ObjectDescription
 from ..journal.reading import TIMELINE_ENTRIES
 from ..objects.handler import Handler, NoInput
 from ..objects.settings import Settings

@@ -14,12 +14,13 @@ from typing_extensions import TypeForm
 from ..journal import reading
 from ..journal.background import Background
 from ..journal.cancel_report import CancelReport
-from ..journal.descriptions import InvocationDescription, ObjectDescription
+from ..journal.descriptions import InvocationDescription
 from ..journal.endpoint import find_endpoint
 from ..journal.errors import CallError, CallTimeout, StoreUnavailable
 from ..journal.inbox import comparable
 from ..journal.key import InvocationId, Key, new_invocation_id, parse_id
 from ..journal.keyspace import PartitionSpace
+from ..journal.object_description import ObjectDescription
 from ..journal.outcomes import Replayed, Succeeded
 from ..journal.records import Paused
 from ..journal.requests import CLIENT_BYTES, RequestKind

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import anyio
 
-from ...journal.descriptions import ObjectDescription
 from ...journal.errors import KeylaneError
+from ...journal.object_description import ObjectDescription
 from ..client import Client
 from .output import shown, write_json, write_line
 from .shell import ExitCode, Shell, WrongUse, check_words

@@ -11,17 +11,8 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from ...journal.codec import Undecodable, unpack
-from ...journal.descriptions import (
-    Event,
-    InvocationDescription,
-    LaneDescription,
-    ObjectDescription,
-    OpenInvocation,
-    PartitionOwner,
-    StateValue,
-    WaitingSignal,
-    What,
-)
+from ...journal.descriptions import InvocationDescription, PartitionOwner, WaitingSignal
+from ...journal.object_description import Event, LaneDescription, ObjectDescription, OpenInvocation, StateValue, What
 from ...journal.outcomes import Failure
 from ...journal.records import PauseReason
 from ...journal.snapshots import FIRST_VERSION

@@ -14,13 +14,14 @@ from keylane.journal import operations, reading
 from keylane.journal.batch import Commit, Operation
 from keylane.journal.codec import pack
 from keylane.journal.command_records import StepAttemptFailed, StepCompleted, StepFailed
-from keylane.journal.descriptions import Place, ResultKind, What
+from keylane.journal.descriptions import Place, ResultKind
 from keylane.journal.errors import WrongKeyType
 from keylane.journal.inbox import submit
 from keylane.journal.key import InvocationId, Key, new_invocation_id
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.leases import acquire, release
 from keylane.journal.noted import Bound, read_stream
+from keylane.journal.object_description import What
 from keylane.journal.operations import StateChange
 from keylane.journal.outcomes import Failure, Outcome, Refused, Rejected, Replayed, Succeeded, encode_outcome
 from keylane.journal.records import (

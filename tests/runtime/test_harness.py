@@ -23,8 +23,8 @@ from keylane import (
     VirtualObject,
     WaitTimeout,
 )
-from keylane.journal.descriptions import What
 from keylane.journal.key import partition_of
+from keylane.journal.object_description import What
 from keylane.journal.scan import scan
 from keylane.journal.standing import Status
 from keylane.journal.store import Store

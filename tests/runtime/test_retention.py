@@ -28,8 +28,8 @@ from keylane import (
 )
 from keylane.journal import operations
 from keylane.journal.batch import Commit
-from keylane.journal.descriptions import What
 from keylane.journal.keyspace import PartitionSpace
+from keylane.journal.object_description import What
 from keylane.journal.operations import StateChange
 from keylane.journal.outcomes import Outcome, Refused, Rejected, Replayed, Stopped, Succeeded
 from keylane.journal.records import Finished
