@@ -131,6 +131,14 @@ def test_every_error_is_drawn_in_the_tree() -> None:
     assert [kind.__name__ for kind in tree() if kind.__name__ not in drawn] == []
 
 
+def test_an_error_that_ends_an_invocation_keeps_its_full_name() -> None:
+    """Records and tracebacks have it, wherever the class is written down."""
+    kinds = [kind for kind in tree() if issubclass(kind, TerminalError)]
+
+    assert TerminalError in kinds
+    assert {kind.__module__ for kind in kinds} == {"keylane.journal.errors"}
+
+
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_an_error_survives_pickling(code: str) -> None:
     """A pickled error is the same in all that it says."""
