@@ -30,6 +30,7 @@ from . import doctor as checkup
 from .examples import give_examples
 from .output import survive_any_text, write_line
 from .shell import (
+    AppReference,
     AsJson,
     Debug,
     InvocationText,
@@ -39,6 +40,7 @@ from .shell import (
     Shell,
     StoreUrl,
     TimeoutSeconds,
+    shell_of,
 )
 
 HELP: Final = """Durable actors on Redis streams: host objects, call them, look at them.
@@ -81,9 +83,6 @@ PausedKey = Annotated[
 ]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it goes into the record.")]
 By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides it; it goes into the record.")]
-AppReference = Annotated[
-    str, typer.Argument(metavar="MODULE:APP", help="The app, e.g. shop.orders:app; the attribute defaults to app.")
-]
 AllowUnsafe = Annotated[
     bool, typer.Option("--allow-unsafe", help="Start also on a server whose settings can't keep the promise.")
 ]
@@ -213,7 +212,7 @@ def call(
     debug: Debug = False,
 ) -> None:
     """Call a handler and print its output."""
-    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     target = (object_type, key, handler)
     shell.run(partial(calls.call, shell, target, argument, idempotency_key=idempotency_key, timeout=timeout))
 
@@ -239,7 +238,7 @@ def send(
 
     The request is durable when the invocation's id is printed, also while no worker is up.
     """
-    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     target = (object_type, key, handler)
     shell.run(partial(calls.send, shell, target, argument, idempotency_key=idempotency_key, delay=delay))
 
@@ -255,7 +254,7 @@ def attach(
     debug: Debug = False,
 ) -> None:
     """Wait for an invocation and print its output."""
-    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(calls.attach, shell, invocation, timeout=timeout))
 
 
@@ -272,7 +271,7 @@ def describe(
 
     Where it stands, its steps, its errors, what it waits for and who has to act.
     """
-    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(views.describe, shell, invocation))
 
 
@@ -293,7 +292,7 @@ def inspect(
 
     Its values, who holds its lane and why, who waits, and what happened last.
     """
-    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(views.inspect, shell, object_type, key, entries=entries))
 
 
@@ -315,7 +314,7 @@ def pause(
     What runs goes on up to its next durable point; shared handlers read on. Calls are taken in and wait.
     Reason and name are kept and shown until it is resumed.
     """
-    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     named = (target,) if key is None else (target, key)
     shell.run(partial(calls.pause, shell, named, reason=reason, by=by, timeout=timeout))
 
@@ -337,7 +336,7 @@ def resume(
 
     An invocation's retries are counted anew; reason and name go into its record.
     """
-    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     named = (target,) if key is None else (target, key)
     shell.run(partial(calls.resume, shell, named, reason=reason, by=by, timeout=timeout))
 
@@ -359,7 +358,7 @@ def resolve(
 
     Prints what became of it. Exit code 0 when it was accepted, 1 otherwise.
     """
-    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(signals.resolve, shell, awakeable, value, signals.Message(message_id, by, timeout)))
 
 
@@ -381,7 +380,7 @@ def reject(
 
     Prints what became of it. Exit code 0 when it was accepted, 1 otherwise.
     """
-    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(signals.reject, shell, awakeable, reason, code, signals.Message(message_id, by, timeout)))
 
 
@@ -407,7 +406,7 @@ def signal(
 
     Who does not wait for it yet gets it later. Prints what became of it. Exit code 0 when it was accepted, 1 otherwise.
     """
-    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(signals.signal, shell, target, key, name, value, signals.Message(message_id, by, timeout)))
 
 
@@ -435,7 +434,7 @@ def restart(
     What stays keeps its results, ids and random numbers. What comes behind it is done anew: steps run again, other
     objects are called again. What was written to the state stays written.
     """
-    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     how = calls.Restart(keep, handler_version, reason, by)
     shell.run(partial(calls.restart, shell, invocation, how, timeout=timeout))
 
@@ -469,7 +468,7 @@ def doctor(
     Owners are watched for about a lease, every key is looked at once, nothing is changed without --repair.
     Exit code 0 when nothing was found, 1 when something was.
     """
-    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     orders = checkup.Orders(durability, type_name, limit, repairs=repair)
     shell.run(partial(checkup.doctor, shell, orders))
 
@@ -491,7 +490,7 @@ def restored(
     Nothing in the store can tell what the copy lacks. All partitions are marked to be in doubt from TIME on, and begin
     a new history. Workers may run meanwhile: they let go of what they have in memory and begin anew from the store.
     """
-    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(restoring.restored, shell, since))
 
 
@@ -530,7 +529,7 @@ def deploy_check(
     No step is run, nothing is sent and nothing is written; the handlers' own code between their steps does run, up to
     where each journal ends. Exit code 0 when everything that is open goes on with this code, 1 when something does not.
     """
-    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     orders = deploying.Orders(reference, files or [], type_name, limit)
     shell.run(partial(deploying.deploy_check, shell, orders))
 
@@ -549,7 +548,7 @@ def export(
 
     With the state of its object and all values that it refers to: the file holds your data.
     """
-    shell = _client_shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(deploying.export, shell, invocation, out))
 
 
@@ -565,13 +564,8 @@ def replay(
 
     No store is needed, and no step is run. Exit code 0 when all fit, 1 when one does not.
     """
-    shell = _client_shell(None, "keylane", is_json=as_json, is_debug=debug)
+    shell = shell_of(None, "keylane", is_json=as_json, is_debug=debug)
     shell.run(partial(deploying.replay, shell, file, reference))
-
-
-def _client_shell(store: str | None, namespace: str, *, is_json: bool, is_debug: bool) -> Shell:
-    logs.install(is_json=is_json, is_debug=is_debug)
-    return Shell(store, namespace, is_json=is_json, is_debug=is_debug)
 
 
 def _host(

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from . import approvals, logs
-from .shell import AsJson, Debug, Namespace, Shell, StoreUrl, TimeoutSeconds
+from . import approvals
+from .shell import AsJson, Debug, Namespace, StoreUrl, TimeoutSeconds, shell_of
 
 ProposalText = Annotated[str, typer.Argument(metavar="PROPOSAL", help="The proposal, e.g. Order/acme/o-1001#refund.3.")]
 ListedType = Annotated[str | None, typer.Argument(metavar="TYPE", help="The object type; without it, all.")]
@@ -40,11 +40,6 @@ def _approvals() -> None:
     """See and decide what handlers have proposed."""
 
 
-def _shell(store: str | None, namespace: str, *, is_json: bool, is_debug: bool) -> Shell:
-    logs.install(is_json=is_json, is_debug=is_debug)
-    return Shell(store, namespace, is_json=is_json, is_debug=is_debug)
-
-
 def show_all(
     object_type: ListedType = None,
     key: ListedKey = None,
@@ -55,7 +50,7 @@ def show_all(
     debug: Debug = False,
 ) -> None:
     """List what waits for a decision, what expires first at the top; of one object, all of its proposals."""
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(approvals.show_all, shell, object_type, key))
 
 
@@ -71,7 +66,7 @@ def show(
 
     Exit code 1 where nothing is known of it.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(approvals.show, shell, proposal))
 
 
@@ -92,7 +87,7 @@ def approve(
 
     Prints what became of it. Exit code 0 when it was accepted, 1 otherwise.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     how = approvals.How(by, reason, message_id, timeout)
     shell.run(partial(approvals.decide, shell, "approve", proposal, on_behalf_of, how))
 
@@ -114,7 +109,7 @@ def decline(
 
     Prints what became of it. Exit code 0 when it was accepted, 1 otherwise.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     how = approvals.How(by, reason, message_id, timeout)
     shell.run(partial(approvals.decide, shell, "decline", proposal, on_behalf_of, how))
 
@@ -136,7 +131,7 @@ def revoke(
 
     Prints what became of it. Exit code 0 when it was accepted, 1 otherwise.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     how = approvals.How(by, reason, message_id, timeout)
     shell.run(partial(approvals.decide, shell, "revoke", proposal, on_behalf_of, how))
 
@@ -158,5 +153,5 @@ def delegate(
 
     Prints what became of it. Exit code 0 when it was accepted, 1 otherwise.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(approvals.delegate, shell, proposal, to, approvals.How(by, reason, message_id, timeout)))

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from . import cancels, logs
-from .shell import AsJson, Debug, InvocationText, Namespace, Shell, StoreUrl, TimeoutSeconds
+from . import cancels
+from .shell import AsJson, Debug, InvocationText, Namespace, StoreUrl, TimeoutSeconds, shell_of
 
 
 def register(app: typer.Typer) -> None:
@@ -23,11 +23,6 @@ def register(app: typer.Typer) -> None:
 
 def _compensation() -> None:
     """Decide what becomes of undos that have failed."""
-
-
-def _shell(store: str | None, namespace: str, *, is_json: bool, is_debug: bool) -> Shell:
-    logs.install(is_json=is_json, is_debug=is_debug)
-    return Shell(store, namespace, is_json=is_json, is_debug=is_debug)
 
 
 def cancel(
@@ -49,7 +44,7 @@ def cancel(
     Its handler is told at its next durable point, and cleans up. What it calls is cancelled with it.
     Exit code 0 when it is cancelled, 1 when it had ended otherwise or could not be undone whole.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     work = partial(cancels.cancel, shell, invocation, cascade_to_sends=cascade_to_sends, reason=reason, by=by)
     shell.run(partial(work, timeout=timeout))
 
@@ -69,7 +64,7 @@ def kill(
 
     Nothing of it is undone, and its lane is free. What it calls is cancelled.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(cancels.kill, shell, invocation, reason=reason, by=by, timeout=timeout))
 
 
@@ -88,5 +83,5 @@ def skip(
 
     Those before it are undone still, and the end says that one was not. `keylane resume` tries it again instead.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(cancels.skip, shell, invocation, reason=reason, by=by, timeout=timeout))

@@ -7,12 +7,8 @@ from typing import Annotated
 
 import typer
 
-from . import contracts, logs
-from .shell import AsJson, Debug, Namespace, Shell, StoreUrl
-
-AppReference = Annotated[
-    str, typer.Argument(metavar="MODULE:APP", help="The app, e.g. shop.orders:app; the attribute defaults to app.")
-]
+from . import contracts
+from .shell import AppReference, AsJson, Debug, Namespace, StoreUrl, shell_of
 
 
 def register(app: typer.Typer) -> None:
@@ -46,8 +42,7 @@ def plan(
 
     It is computed from the declarations by the code that settles effects. No store is needed.
     """
-    logs.install(is_json=as_json, is_debug=debug)
-    shell = Shell(None, "keylane", is_json=as_json, is_debug=debug)
+    shell = shell_of(None, "keylane", is_json=as_json, is_debug=debug)
     shell.run(partial(contracts.effects_plan, shell, reference, receiver))
 
 
@@ -65,6 +60,5 @@ def contract(
     are fenced, how pending work survives a change, and who settles what stays unknown. From the declarations, and from
     the store where there is one. Exit code 1 when the store can't keep what is declared.
     """
-    logs.install(is_json=as_json, is_debug=debug)
-    shell = Shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(contracts.contract, shell, reference))

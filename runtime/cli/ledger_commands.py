@@ -10,9 +10,9 @@ import typer
 
 from ...journal.story_reading import STORY_ENTRIES
 from ..effect_desk import ALERTS_MAX, QUEUE_MAX
-from . import auditing, logs, reconcile_commands, reconciling, stories
+from . import auditing, reconcile_commands, reconciling, stories
 from .reconcile_commands import OperationId
-from .shell import AsJson, Debug, Namespace, ObjectKey, ObjectType, Shell, StoreUrl
+from .shell import AsJson, Debug, Namespace, ObjectKey, ObjectType, StoreUrl, shell_of
 
 OneType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Look at one object type only.")]
 
@@ -34,11 +34,6 @@ def _reconcile() -> None:
     """Look at effects whose outcome nobody knows, and settle them."""
 
 
-def _shell(store: str | None, namespace: str, *, is_json: bool, is_debug: bool) -> Shell:
-    logs.install(is_json=is_json, is_debug=is_debug)
-    return Shell(store, namespace, is_json=is_json, is_debug=is_debug)
-
-
 def explain(
     target: Annotated[
         str, typer.Argument(metavar="TYPE|TENANT/KEY", help="The object type; or the object, if one type has it.")
@@ -58,7 +53,7 @@ def explain(
     Who asked for what, what was decided on which facts, who approved it, what was sent and what came back; what is
     uncertain and why, what happens next and when, and whose it is.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(stories.explain, shell, target, key, entries=entries))
 
 
@@ -103,7 +98,7 @@ def audit(
     Matched are operations that both have, once. Everything else is named: ours only, theirs only, duplicates, other
     amounts, and what is in question. Exit code 0 when nothing of that was found, 1 when something was.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     books = auditing.Books(against, id_column, amount_column, time_column, only or (), scale)
     orders = auditing.Orders(receiver, books, amount_field, since, until, reference, allow_queued)
     shell.run(partial(auditing.audit, shell, orders))
@@ -123,7 +118,7 @@ def alerts(
 
     Each was raised once. With --json, one line of JSON for each.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(stories.alerts, shell, type_name, follow=follow, limit=limit))
 
 
@@ -141,7 +136,7 @@ def reconcile_list(
 
     Exit code 1 when one of them is overdue, or when no worker has run in the namespace.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(reconciling.show_list, shell, type_name, receiver, limit=limit))
 
 
@@ -159,5 +154,5 @@ def reconcile_show(
 
     Owner, deadline and parameters, everything that was tried, the receiver's last answer, and its runbook.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(reconciling.show, shell, object_type, key, operation))

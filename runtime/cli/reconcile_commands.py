@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from ...objects.receiver_checks import SPAN_MAX
-from . import logs, reconciling
+from . import reconciling
 from .reconciling import Act
-from .shell import AsJson, Debug, Namespace, ObjectKey, ObjectType, Shell, StoreUrl, TimeoutSeconds
+from .shell import AsJson, Debug, Namespace, ObjectKey, ObjectType, StoreUrl, TimeoutSeconds, shell_of
 
 #: Ten years.
 HOURS_MAX = SPAN_MAX / timedelta(hours=1)
@@ -32,11 +32,6 @@ def register(reconcile: typer.Typer) -> None:
     reconcile.command("hand-over")(hand_over)
 
 
-def _shell(store: str | None, namespace: str, *, is_json: bool, is_debug: bool) -> Shell:
-    logs.install(is_json=is_json, is_debug=is_debug)
-    return Shell(store, namespace, is_json=is_json, is_debug=is_debug)
-
-
 def lookup(
     object_type: ObjectType,
     key: ObjectKey,
@@ -55,7 +50,7 @@ def lookup(
 
     Prints where it stands since. Exit code 0 when the receiver was asked, 1 when the contract does not allow it.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     act = Act((object_type, key, operation), by, reason, message_id, timeout)
     shell.run(partial(reconciling.lookup, shell, act))
 
@@ -79,7 +74,7 @@ def succeeded(
 
     The receipt has to fit the effect's own type. Exit code 0 when it is settled, 1 otherwise.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     act = Act((object_type, key, operation), by, reason, message_id, timeout)
     shell.run(partial(reconciling.succeeded, shell, act, receipt))
 
@@ -102,7 +97,7 @@ def not_done(
 
     Refused while what was sent may still take effect. Exit code 0 when it is settled, 1 otherwise.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     act = Act((object_type, key, operation), by, reason, message_id, timeout)
     shell.run(partial(reconciling.not_done, shell, act))
 
@@ -125,7 +120,7 @@ def resend(
 
     Refused where that could do twice what it asks for. Exit code 0 when it is sent, 1 otherwise.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     act = Act((object_type, key, operation), by, reason, message_id, timeout)
     shell.run(partial(reconciling.resend, shell, act))
 
@@ -153,6 +148,6 @@ def hand_over(
 
     Without --within-hours the deadline stays.
     """
-    shell = _shell(store, namespace, is_json=as_json, is_debug=debug)
+    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     act = Act((object_type, key, operation), by, reason, message_id, timeout)
     shell.run(partial(reconciling.hand_over, shell, act, to, within_hours))

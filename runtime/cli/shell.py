@@ -31,6 +31,7 @@ from ...journal.errors import (
 from ...journal.urls import DEFAULT_FOLDER, EmbeddedAddress, parse_store_url
 from ...objects.settings import Settings
 from ..orders import LONGEST_SECONDS
+from . import logs
 from .output import say_error, write_json
 from .values import as_json, to_json
 
@@ -49,6 +50,9 @@ StoreUrl = Annotated[
 Namespace = Annotated[str, typer.Option("--namespace", metavar="NAME", help="The deployment's prefix in the store.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout; log and errors as JSON lines on stderr.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks, and log everything.")]
+AppReference = Annotated[
+    str, typer.Argument(metavar="MODULE:APP", help="The app, e.g. shop.orders:app; the attribute defaults to app.")
+]
 ObjectType = Annotated[str, typer.Argument(metavar="TYPE", help="The object type, e.g. Order.")]
 ObjectKey = Annotated[str, typer.Argument(metavar="TENANT/KEY", help="The object, e.g. acme/o-1001.")]
 InvocationText = Annotated[str, typer.Argument(metavar="ID", help="An invocation id, as `send` prints it.")]
@@ -144,6 +148,12 @@ class Shell:
         else:
             say_error(_sentence(error, is_debug=self.is_debug))
         return exit_code(error)
+
+
+def shell_of(store: str | None, namespace: str, *, is_json: bool, is_debug: bool) -> Shell:
+    """Return the shell of a command that asks something of a store or a file, with its log on stderr."""
+    logs.install(is_json=is_json, is_debug=is_debug)
+    return Shell(store, namespace, is_json=is_json, is_debug=is_debug)
 
 
 def exit_code(error: Exception) -> ExitCode:
