@@ -27,11 +27,12 @@ from ..journal.messages import Attached, Held, closes
 from ..journal.outcomes import Outcome, Replayed, Succeeded, decode_outcome, encode_outcome
 from ..journal.records import Accepted, Cancelled, Completed, Killed
 from ..journal.transitions import replay
-from .endings import accept_in_order, told
+from .endings import accept_in_order
 from .failures import refused
 from .invocation import Hold, Invocation
 from .messages import deadlock
 from .partition import OwnershipLost, Partition, Phase
+from .replies import told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -26,11 +26,12 @@ from .aside import returning
 from .cancel_delivery import cancels, cascade
 from .due_times import entry_of, forget_due
 from .effect_shield import is_shielded
-from .endings import accept_in_order, answer, finish, record, refuse, rejoining
+from .endings import accept_in_order, finish, record, rejoining
 from .intake import holder
 from .invocation import Hold, Invocation
 from .loading import is_over, is_scheduled
 from .partition import OwnershipLost, Partition, Phase
+from .replies import answer, refuse
 
 if TYPE_CHECKING:
     from ..journal.batch import Operation

@@ -28,9 +28,10 @@ from ..journal.outcomes import IdempotencyEntry, Replayed, encode_outcome
 from ..journal.recall import DAY_MS, Recalled, digest_of, recall
 from ..journal.store import store_error
 from ..objects.fingerprint import differing_fields, fingerprint, raw_digest
-from .endings import accept_in_order, answer, refuse
+from .endings import accept_in_order
 from .invocation import Hold, IdempotencyClaim, Invocation
 from .partition import OwnershipLost
+from .replies import answer, refuse
 from .turning_away import turn_away
 
 if TYPE_CHECKING:

@@ -37,10 +37,10 @@ from ..objects.verdicts import (
 )
 from .authority import Question
 from .bounds import check_name
-from .endings import answered
 from .failures import refused
 from .partition import Phase
 from .proposal_changes import ledger_event, newest_version, old_item_of, retention_ms, warn_ms
+from .replies import answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable

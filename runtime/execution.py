@@ -33,7 +33,7 @@ from .bounds import check_unpacked, has_too_many_records, why_too_many
 from .cancel_delivery import is_due, is_only_cancelled, stopped, was_told
 from .compensation import is_begun, undo
 from .context import ExclusiveContext
-from .endings import finish, has_left, pause, refuse, retry_later
+from .endings import finish, has_left, pause, retry_later
 from .failures import failure_of
 from .invocation import Hold, Invocation
 from .lane import Lane
@@ -43,6 +43,7 @@ from .own_context import in_own_context, in_thread
 from .parking import park
 from .partition import Phase
 from .pausing import fulfil
+from .replies import refuse
 
 if TYPE_CHECKING:
     from ..objects.handler import Handler

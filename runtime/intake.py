@@ -32,11 +32,12 @@ from ..journal.standing import Status
 from .aside import resume_beside
 from .claims import Claims
 from .door import DoorClosed
-from .endings import accept_in_order, answer, has_left, refuse, resumption
+from .endings import accept_in_order, has_left, resumption
 from .invocation import Hold, Invocation
 from .messages import deadlock
 from .orders import check_call
 from .partition import OwnershipLost, Phase
+from .replies import answer, refuse
 from .restarting import Order, go_on, why_it_can_not
 from .scheduling import schedule
 

@@ -35,11 +35,12 @@ from ..journal.standing import Standing, Status
 from ..journal.transitions import IllegalTransition, replay
 from .docket import docket_words, note_if_none
 from .due_times import dues_of
-from .endings import parking, refuse, resumption, skips
+from .endings import parking, resumption, skips
 from .invocation import Hold, IdempotencyClaim, Invocation
 from .lane import Lane
 from .large_values import found_in
 from .partition import FirstArguments, Partition, Phase
+from .replies import refuse
 from .restarting import recall
 from .scheduling import release
 from .versions import stand_in, why_no_version

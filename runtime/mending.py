@@ -30,11 +30,11 @@ from ..journal.recall import DAY_MS
 from ..journal.records import Accepted, Cancelled, Completed, Failed, Killed, Record, Scheduled
 from ..journal.repair_order import NAMED_MAX, RepairOrder
 from ..journal.requests import Request
-from .endings import answer
 from .failures import refused
 from .lane_mending import FOR_EVER, LaneMending, loaded
 from .loading import is_over, is_scheduled
 from .partition import OwnershipLost
+from .replies import answer
 
 if TYPE_CHECKING:
     from ..journal.keyspace import PartitionSpace

@@ -19,10 +19,11 @@ from ..journal.lane_reading import read_runnable
 from ..journal.outcomes import Succeeded, encode_outcome
 from ..journal.pauses import ALL, PauseOrder, Pausing, read_pauses
 from ..journal.records import PauseReason
-from .endings import accept_in_order, answer, answered, pause, refuse
+from .endings import accept_in_order, pause
 from .invocation import Hold, PauseWish
 from .parking import park
 from .partition import OwnershipLost, Phase
+from .replies import answer, answered, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable

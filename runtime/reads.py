@@ -27,13 +27,13 @@ from ..journal.lane_reading import read_state
 from ..journal.outcomes import Outcome, Rejected, Succeeded, encode_outcome
 from .blocking_context import BlockingReadingContext
 from .bounds import check_unpacked
-from .endings import answer
 from .failures import failure_of, refused
 from .idle import unheard
 from .migrations import migrated
 from .own_context import in_own_context
 from .partition import Partition, Phase
 from .reading_context import ReadingContext
+from .replies import answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

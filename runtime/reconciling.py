@@ -41,9 +41,9 @@ from ..objects.verdicts import UnknownTarget
 from .at_hand import written
 from .bounds import check_name
 from .effect_facts import VALUE_LIMIT_BYTES, contract, effect_of, owner_of
-from .endings import answered
 from .failures import failure_of, refused
 from .partition import Phase
+from .replies import answered
 
 if TYPE_CHECKING:
     from ..journal.batch import Operation

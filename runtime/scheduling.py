@@ -9,10 +9,11 @@ from ..journal import operations
 from ..journal.batch import Commit
 from ..journal.errors import Fenced, InternalError, StoreFull
 from ..journal.records import Accepted
-from .endings import claim_writes, refuse, stands_still
+from .endings import claim_writes, stands_still
 from .invocation import Hold
 from .large_values import USUAL_BYTES
 from .partition import OwnershipLost
+from .replies import refuse
 from .turning_away import turn_away
 
 if TYPE_CHECKING:

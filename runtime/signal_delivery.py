@@ -18,10 +18,11 @@ from ..journal.records import SignalReceived
 from ..journal.signals import SIGNALS_MAX, EarlySignal, SignalOrder
 from ..objects.verdicts import Accepted, AlreadyCompleted, Expired, NotPermitted, UnknownTarget, WaitVerdict, plain_of
 from .bounds import has_too_many_records
-from .endings import answered, record
+from .endings import record
 from .failures import refused
 from .large_values import kept, note, weigh
 from .partition import OwnershipLost
+from .replies import answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,11 +15,11 @@ import anyio
 from ..journal.codec import unpack
 from ..journal.errors import CallError, InvocationRefused, KeylaneError, StoreUnavailable, TerminalError
 from .claims import as_call_error, decided
-from .endings import refuse
 from .failures import failure_of
 from .invocation import Hold
 from .partition import Phase
 from .reads import is_from_outside
+from .replies import refuse
 
 if TYPE_CHECKING:
     from .invocation import Invocation

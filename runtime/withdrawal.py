@@ -9,10 +9,11 @@ from ..journal import operations
 from ..journal.errors import Fenced, KeylaneError
 from ..journal.outcomes import encode_outcome
 from ..journal.records import Failed, Finished
-from .endings import accept_in_order, record, replies
+from .endings import accept_in_order, record
 from .failures import failure_of, refused
 from .large_values import let_go
 from .partition import OwnershipLost
+from .replies import replies
 
 if TYPE_CHECKING:
     from ..journal.batch import Operation

@@ -25,7 +25,6 @@ from .cancelling import Cancelling
 from .doors import Doors
 from .effect_parts import EffectParts
 from .effects import Effects
-from .endings import refuse
 from .errands import Errands
 from .execution import Execution
 from .idle import Idle, Parts
@@ -45,6 +44,7 @@ from .places import Places
 from .presence import Presence, new_worker_identity
 from .probes import Probes
 from .reads import Reads, Serving
+from .replies import refuse
 from .residency import Residency
 from .retention import Retention
 from .signal_boxes import SignalBoxes
