@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from ..journal.effect_orders import DecisionAct, DecisionOrder
-from ..journal.errors import IdempotencyConflict, InvalidInput, UnknownObject
+from ..journal.errors import IdempotencyConflict, InvalidInput
 from ..journal.key import InvocationId, Key, new_invocation_id
 from ..journal.ledger_reading import read_docket, read_proposal, read_proposed, spaces_of
 from ..journal.requests import Request, RequestKind
@@ -18,11 +17,11 @@ from ..objects.virtual_object import VirtualObject
 from .bounds import check_text
 from .deciding import check_order
 from .handle import Timeout, seconds_of, value_of
+from .places import place_if_any
 from .remote import Patience
 
 if TYPE_CHECKING:
     from ..journal.keyspace import PartitionSpace
-    from ..journal.proposals import ProposalId
     from ..journal.store import Store
     from ..objects.approvals import ProposalStatus
     from ..objects.verdicts import DecisionVerdict
@@ -189,7 +188,7 @@ class ApprovalClient:
             if name is None:
                 raise TypeError("a key goes with its object type")
             text = str(Key.parse(key))
-            space = self._places.known(name, text) or await self._places.learned(name, text)
+            space = await self._places.place(name, text)
             found = await read_docket(self.store, space, text)
             return [status_of(name, text, entry) for entry in found.proposals]
         open_ones: dict[tuple[PartitionSpace, str, str], tuple[int, ProposalStatus]] = {}
@@ -208,7 +207,7 @@ class ApprovalClient:
             StoreError: The store was away for too long, or refused.
         """
         parsed = read_proposal_id(proposal)
-        space = await self._space_of_proposal(parsed, Patience(None))
+        space = await place_if_any(self._places, self.remote, parsed.type_name, parsed.key, Patience(None))
         if space is None:
             return None
         entry = await read_proposal(self.store, space, parsed.key, parsed.action, parsed.version)
@@ -227,7 +226,7 @@ class ApprovalClient:
         parsed, patience = read_proposal_id(proposal), Patience(seconds_of(timeout))
         order = DecisionOrder(act, parsed.action, parsed.version, by, reason, whom or "")
         _check(order, message_id)
-        space = await self._space_of_proposal(parsed, patience)
+        space = await place_if_any(self._places, self.remote, parsed.type_name, parsed.key, patience)
         if space is None:
             return UnknownTarget()
         raw_id = new_invocation_id() if message_id is None else message_raw_id(f"decision {parsed}", message_id)
@@ -238,16 +237,6 @@ class ApprovalClient:
         if digest != order.digest:
             raise IdempotencyConflict(None)
         return decision_verdict_of(verdict)
-
-    async def _space_of_proposal(self, parsed: ProposalId, patience: Patience) -> PartitionSpace | None:
-        """Return the partition of a proposal's object; None where the namespace has no such type."""
-        known = self._places.known(parsed.type_name, parsed.key)
-        if known is not None:
-            return known
-        try:
-            return await self.remote.persist(partial(self._places.learned, parsed.type_name, parsed.key), patience)
-        except UnknownObject:
-            return None
 
 
 def _check(order: DecisionOrder, message_id: str | None) -> None:

@@ -319,7 +319,7 @@ class Client(SignalSender, ApprovalClient, EndingClient, Operating, EffectDesk, 
             InvalidKey: The text is no key.
         """
         parsed = Key.parse(key)
-        space = self._places.known(object_name, str(parsed)) or await self._places.learned(object_name, str(parsed))
+        space = await self._places.place(object_name, str(parsed))
         return await reading.inspect(self.store, space, parsed, timeline_entries=timeline_entries)
 
     def space_of(self, invocation: InvocationId) -> PartitionSpace:

@@ -23,6 +23,7 @@ from ..journal.types_registry import read_types, unused
 from ..objects.reconciliation import sent_as
 from ..objects.virtual_object import VirtualObject
 from .effect_cases import Desk, alert_of, case_of
+from .places import name_of
 
 if TYPE_CHECKING:
     from ..journal.store import Store
@@ -56,7 +57,7 @@ class EffectDesk:
             UnknownObject: The namespace has no such type.
             StoreError: The store is away, or refuses.
         """
-        spaces = await spaces_of(self.store, None if object_type is None else _name_of(object_type))
+        spaces = await spaces_of(self.store, None if object_type is None else name_of(object_type))
         cards = await read_receivers(self.store)
         best: list[Found[EffectEntry]] = []
         async for page in read_queue(self.store, spaces):
@@ -87,8 +88,8 @@ class EffectDesk:
             UnknownObject: The namespace has no such type.
             StoreError: The store is away, or refuses.
         """
-        name, key_text = _name_of(object_type), str(Key.parse(key))
-        space = self._places.known(name, key_text) or await self._places.learned(name, key_text)
+        name, key_text = name_of(object_type), str(Key.parse(key))
+        space = await self._places.place(name, key_text)
         effects = space.effects(key_text)
         around, (data,) = await look(self.store, space, [("HGET", effects, operation_id)], [effects])
         if data is None:
@@ -107,8 +108,8 @@ class EffectDesk:
             UnknownObject: The namespace has no such type.
             StoreError: The store is away, or refuses.
         """
-        name, key_text = _name_of(object_type), str(Key.parse(key))
-        space = self._places.known(name, key_text) or await self._places.learned(name, key_text)
+        name, key_text = name_of(object_type), str(Key.parse(key))
+        space = await self._places.place(name, key_text)
         around, _ = await look(self.store, space, [], [])
         docket = await read_docket(self.store, space, key_text)
         desk = Desk(await read_receivers(self.store), around.now_ms)
@@ -131,7 +132,7 @@ class EffectDesk:
             StoreError: The store is away, or refuses.
         """
         newest: list[Alert] = []
-        spaces = await spaces_of(self.store, None if object_type is None else _name_of(object_type))
+        spaces = await spaces_of(self.store, None if object_type is None else name_of(object_type))
         async for page in read_alerts(self.store, spaces):
             newest = heapq.nlargest(limit, [*newest, *map(alert_of, page)], key=lambda each: each.at)
         return tuple(sorted(newest, key=lambda each: each.at))
@@ -148,7 +149,7 @@ class EffectDesk:
         """
         after: dict[PartitionSpace, bytes] = {}
         while True:
-            spaces = await spaces_of(self.store, None if object_type is None else _name_of(object_type))
+            spaces = await spaces_of(self.store, None if object_type is None else name_of(object_type))
             async for page in read_alerts(self.store, spaces, after):
                 for noticed in sorted(page, key=lambda each: each.at_ms):
                     yield alert_of(noticed)
@@ -172,9 +173,9 @@ class EffectDesk:
             StoreError: The store is away, or refuses.
         """
         parsed = Key.parse(str(target) if key is None else key)
-        name = await self._type_that_has(parsed) if key is None else _name_of(target)
+        name = await self._type_that_has(parsed) if key is None else name_of(target)
         key_text = str(parsed)
-        space = self._places.known(name, key_text) or await self._places.learned(name, key_text)
+        space = await self._places.place(name, key_text)
         return await read_story(self.store, space, parsed, self._sent_as, entries=entries)
 
     def _sent_as(self, card: ReceiverCard | None, type_name: str, key_text: str, operation: str) -> str:
@@ -184,7 +185,7 @@ class EffectDesk:
         """Return the one object type that has an object of a key."""
         key_text = str(key)
         names = sorted(await read_types(self.store))
-        spaces = [self._places.known(name, key_text) or await self._places.learned(name, key_text) for name in names]
+        spaces = [await self._places.place(name, key_text) for name in names]
         found: list[str] = []
         for start in range(0, len(spaces), HANDFUL):
             group = spaces[start : start + HANDFUL]
@@ -202,7 +203,3 @@ class EffectDesk:
         if not names:
             raise unused(self.store.namespace)
         raise CallError(f"no object type has anything of {key_text}; {', '.join(names)} were looked at")
-
-
-def _name_of(target: VirtualObject | str) -> str:
-    return target if isinstance(target, str) else target.name

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any, overload
 
 import anyio
 
-from ..journal.errors import CallError, InvalidKey, KeylaneError, UnknownObject
+from ..journal.errors import CallError, InvalidKey, KeylaneError
 from ..journal.history import read_acceptance
 from ..journal.key import InvocationId, Key, new_invocation_id, parse_id
+from ..journal.ledger_reading import spaces_of
 from ..journal.pauses import PauseOrder
 from ..journal.requests import Request, RequestKind, RestartOrder, ResumeOrder
-from ..journal.types_registry import read_types
 from ..objects.virtual_object import VirtualObject
 from .bounds import check_decision, check_number
 from .handle import Timeout, seconds_of, value_of
+from .places import name_of
 from .remote import Patience
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Operating:
         order = PauseOrder(b"", by, reason)
         invocation = _invocation_of(target, key)
         if invocation is None:
-            await self._order_all(RequestKind.PAUSE, _name_of(target), key, order.encode(), timeout)
+            await self._order_all(RequestKind.PAUSE, name_of(target), key, order.encode(), timeout)
             return
         order = PauseOrder(invocation.raw, by, reason)
         await self._order_one(RequestKind.PAUSE, invocation, order.encode(), timeout)
@@ -118,9 +119,9 @@ class Operating:
             await self._order_one(RequestKind.RESUME, invocation, order.encode(), timeout)
             return
         payload = ResumeOrder(b"", by, reason).encode()
-        were_paused = await self._order_all(RequestKind.RESUME, _name_of(target), key, payload, timeout)
+        were_paused = await self._order_all(RequestKind.RESUME, name_of(target), key, payload, timeout)
         if not any(were_paused):
-            raise CallError(f"{_name_of(target)}{'' if key is None else f' {key}'} is not paused")
+            raise CallError(f"{name_of(target)}{'' if key is None else f' {key}'} is not paused")
 
     async def restart(
         self,
@@ -197,12 +198,8 @@ class Operating:
             UnknownObject: The namespace has no such type.
         """
         if key is not None:
-            text = str(Key.parse(key))
-            return [self._places.known(object_name, text) or await self._places.learned(object_name, text)]
-        types = await read_types(self.store)
-        if object_name not in types:
-            raise UnknownObject(object_name, tuple(sorted(types)))
-        return [self.store.space(object_name, number) for number in range(types[object_name])]
+            return [await self._places.place(object_name, str(Key.parse(key)))]
+        return await spaces_of(self.store, object_name)
 
     async def _answer_to(self, space: PartitionSpace, request: Request, invocation_id: str, patience: Patience) -> Any:
         return value_of(await self.remote.ask(space, request, patience), None, invocation_id, "")
@@ -227,7 +224,3 @@ def _invocation_of(target: VirtualObject | str, key: Key | str | None) -> Invoca
         return parse_id(target)
     except InvalidKey:
         return None
-
-
-def _name_of(target: VirtualObject | str) -> str:
-    return target if isinstance(target, str) else target.name

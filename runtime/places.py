@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from ..journal.errors import CallError, UnknownObject
 from ..journal.key import InvocationId, Key, partition_of
@@ -11,6 +12,10 @@ from ..journal.promise import read_replicas
 from ..journal.store import Store
 from ..journal.types_registry import read_owner, read_types
 from .door import LocalRoutes
+
+if TYPE_CHECKING:
+    from ..objects.virtual_object import VirtualObject
+    from .remote import Patience, Remote
 
 #: Keys whose partition is remembered; beyond it all are forgotten and found again.
 KEYS_REMEMBERED: Final = 65_536
@@ -50,6 +55,16 @@ class Places:
             self._spaces.clear()
         self._spaces[place] = space
         return space
+
+    async def place(self, object_name: str, key_text: str) -> PartitionSpace:
+        """Return the partition of a key; the store is asked where its type is new to this process.
+
+        Raises:
+            InvalidKey: The text is no key.
+            UnknownObject: The namespace has no such type.
+            StoreUnavailable: No answer came.
+        """
+        return self.known(object_name, key_text) or await self.learned(object_name, key_text)
 
     async def learned(self, object_name: str, key_text: str, declared: int | None = None) -> PartitionSpace:
         """Return the partition of a key of a type that is new to this process.
@@ -121,3 +136,25 @@ class Places:
         if count is None and self._local is not None:
             count = self._local.partitions(object_name)
         return count
+
+
+def name_of(target: VirtualObject | str) -> str:
+    """Return the name of an object type that is given itself or by its name."""
+    return target if isinstance(target, str) else target.name
+
+
+async def place_if_any(
+    places: Places, remote: Remote, object_name: str, key_text: str, patience: Patience
+) -> PartitionSpace | None:
+    """Return the partition of a key, also while the store is away for a while; None where there is no such type.
+
+    Raises:
+        CallTimeout: The patience has ended.
+        StoreUnavailable: The store was away for too long.
+    """
+    try:
+        return places.known(object_name, key_text) or await remote.persist(
+            partial(places.learned, object_name, key_text), patience
+        )
+    except UnknownObject:
+        return None

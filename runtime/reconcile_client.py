@@ -11,7 +11,7 @@ from typing_extensions import TypeForm
 
 from ..journal.effect_orders import ReconcileAct, ReconcileOrder
 from ..journal.effects import EffectEntry
-from ..journal.errors import IdempotencyConflict, UnknownObject
+from ..journal.errors import IdempotencyConflict
 from ..journal.key import InvocationId, Key, new_invocation_id
 from ..journal.lane_reading import ask
 from ..journal.requests import Request, RequestKind
@@ -21,6 +21,7 @@ from ..objects.reconcile_verdicts import Reconciled, ReconcileVerdict, reconcile
 from ..objects.verdicts import UnknownTarget
 from .bounds import check_decision, check_text
 from .handle import Timeout, seconds_of, value_of
+from .places import name_of, place_if_any
 from .reconciling import check_order
 from .remote import Patience
 from .signal_orders import packed_plainly
@@ -236,11 +237,10 @@ class ReconcileClient:
         message_id: str | None,
         timeout: Timeout,
     ) -> ReconcileVerdict:
-        name = target[0] if isinstance(target[0], str) else target[0].name
-        key_text, patience = str(Key.parse(target[1])), Patience(seconds_of(timeout))
+        name, key_text, patience = name_of(target[0]), str(Key.parse(target[1])), Patience(seconds_of(timeout))
         check_decision(order.by, order.reason)
         check_order(order)
-        space = await self._space_of_effect(name, key_text, patience)
+        space = await place_if_any(self._places, self.remote, name, key_text, patience)
         if space is None:
             return UnknownTarget()
         if message_id is not None:
@@ -264,13 +264,3 @@ class ReconcileClient:
         effects = space.effects(key_text)
         (data,) = await ask(self.store, [("HGET", effects, operation)], [effects])
         return "" if data is None else EffectEntry.decode(data).state.value
-
-    async def _space_of_effect(self, name: str, key_text: str, patience: Patience) -> PartitionSpace | None:
-        """Return the partition of an object; None where the namespace has no such type."""
-        known = self._places.known(name, key_text)
-        if known is not None:
-            return known
-        try:
-            return await self.remote.persist(partial(self._places.learned, name, key_text), patience)
-        except UnknownObject:
-            return None
