@@ -69,7 +69,7 @@ async def read_ours(
     """
     due_ms = {(each.space, each.item): each.due_ms async for page in read_queue(store, spaces) for each in page}
     known = await _known(store, spaces, receiver)
-    members = [Indexed(space, item, 0, b"") for space, item in known]
+    members = [Indexed(space, item, 0) for space, item in known]
     for start in range(0, len(members), ENTRIES_AT_ONCE):
         for found in await read_effects(store, members[start : start + ENTRIES_AT_ONCE]):
             each = (found.space, found.item)

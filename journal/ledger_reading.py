@@ -47,13 +47,11 @@ class Indexed:
         space: The partition.
         item: What it names, None where that can't be read.
         due_ms: When it is due, by the partition's time.
-        member: Its bytes.
     """
 
     space: PartitionSpace
     item: AgendaItem | None
     due_ms: int
-    member: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +125,18 @@ async def spaces_of(store: Store, type_name: str | None = None) -> list[Partitio
     return [store.space(name, number) for name in names for number in range(types[name])]
 
 
-async def read_index(
-    store: Store, spaces: Sequence[PartitionSpace], keys: Mapping[PartitionSpace, bytes]
-) -> AsyncGenerator[list[Indexed]]:
+async def read_index(store: Store, keys: Mapping[PartitionSpace, bytes]) -> AsyncGenerator[list[Indexed]]:
     """Return the members of an index of partitions, in pages; one that moves meanwhile may come twice.
 
     Args:
         store: The open store.
-        spaces: The partitions.
-        keys: The index of each.
+        keys: The index of each partition.
 
     Raises:
         StoreUnavailable: The store is away.
         WrongKeyType: A foreign key stands where an index belongs.
     """
+    spaces = list(keys)
     for start in range(0, len(spaces), SPACES_AT_ONCE):
         cursors = dict.fromkeys(spaces[start : start + SPACES_AT_ONCE], b"0")
         while cursors:
@@ -160,7 +156,7 @@ def _indexed(space: PartitionSpace, member: bytes, score: bytes) -> Indexed:
         item = AgendaItem.decode(member)
     except Undecodable:
         item = None
-    return Indexed(space, item, int(float(score)), member)
+    return Indexed(space, item, int(float(score)))
 
 
 async def read_agenda(store: Store, spaces: Sequence[PartitionSpace]) -> AsyncGenerator[list[Indexed]]:
@@ -170,7 +166,7 @@ async def read_agenda(store: Store, spaces: Sequence[PartitionSpace]) -> AsyncGe
         StoreUnavailable: The store is away.
         WrongKeyType: A foreign key stands where an agenda belongs.
     """
-    async for page in read_index(store, spaces, {space: space.agenda for space in spaces}):
+    async for page in read_index(store, {space: space.agenda for space in spaces}):
         yield page
 
 
@@ -181,8 +177,7 @@ async def read_queue(store: Store, spaces: Sequence[PartitionSpace]) -> AsyncGen
         StoreUnavailable: The store is away.
         WrongKeyType: A foreign key stands where one of ours belongs.
     """
-    keys = {space: space.queue for space in spaces}
-    async for page in read_index(store, spaces, keys):
+    async for page in read_index(store, {space: space.queue for space in spaces}):
         for start in range(0, len(page), ENTRIES_AT_ONCE):
             yield await read_effects(store, page[start : start + ENTRIES_AT_ONCE])
 
@@ -194,8 +189,7 @@ async def read_proposed(store: Store, spaces: Sequence[PartitionSpace]) -> Async
         StoreUnavailable: The store is away.
         WrongKeyType: A foreign key stands where one of ours belongs.
     """
-    keys = {space: space.proposed for space in spaces}
-    async for page in read_index(store, spaces, keys):
+    async for page in read_index(store, {space: space.proposed for space in spaces}):
         for start in range(0, len(page), ENTRIES_AT_ONCE):
             yield await _entries(store, page[start : start + ENTRIES_AT_ONCE], AgendaKind.PROPOSAL, ProposalEntry)
 
@@ -233,59 +227,44 @@ def _decoded(data: bytes | None, form: type[E]) -> tuple[E | None, str | None]:
         return None, error.message
 
 
-async def read_ledger(
-    store: Store, spaces: Sequence[PartitionSpace], from_ms: int = 0, to_ms: int | None = None
-) -> AsyncGenerator[list[Noticed]]:
+async def read_ledger(store: Store, spaces: Sequence[PartitionSpace]) -> AsyncGenerator[list[Noticed]]:
     """Return the events of ledgers, in pages; those of one partition in the order in which they happened.
-
-    Args:
-        store: The open store.
-        spaces: The partitions.
-        from_ms: The first moment, by the partitions' time.
-        to_ms: The moment before which events are told; None for all.
 
     Raises:
         StoreUnavailable: The store is away.
         WrongKeyType: A foreign key stands where a ledger belongs.
     """
-    starts = {space: str(from_ms).encode() for space in spaces}
-    end = b"+" if to_ms is None else str(to_ms - 1).encode()
-    async for page in _read_streams(store, {space: space.ledger for space in spaces}, starts, end):
+    async for page in _read_streams(store, {space: space.ledger for space in spaces}, {}):
         yield page
 
 
 async def read_alerts(
-    store: Store,
-    spaces: Sequence[PartitionSpace],
-    after: Mapping[PartitionSpace, bytes] | None = None,
-    from_ms: int = 0,
+    store: Store, spaces: Sequence[PartitionSpace], after: Mapping[PartitionSpace, bytes] | None = None
 ) -> AsyncGenerator[list[Noticed]]:
     """Return alerts, in pages; those of one partition in the order in which they were raised.
 
     Args:
         store: The open store.
         spaces: The partitions.
-        after: The last entry of each that was read before; a partition that it lacks is read from `from_ms` on.
-        from_ms: The first moment, by the partitions' time.
+        after: The last entry of each that was read before; a partition that it lacks is read from the beginning.
 
     Raises:
         StoreUnavailable: The store is away.
         WrongKeyType: A foreign key stands where alerts belong.
     """
-    known = after or {}
-    starts = {space: b"(" + known[space] if space in known else str(from_ms).encode() for space in spaces}
-    async for page in _read_streams(store, {space: space.alerts for space in spaces}, starts, b"+"):
+    async for page in _read_streams(store, {space: space.alerts for space in spaces}, after or {}):
         yield page
 
 
 async def _read_streams(
-    store: Store, streams: Mapping[PartitionSpace, bytes], starts: Mapping[PartitionSpace, bytes], end: bytes
+    store: Store, streams: Mapping[PartitionSpace, bytes], after: Mapping[PartitionSpace, bytes]
 ) -> AsyncGenerator[list[Noticed]]:
     spaces = list(streams)
     for first in range(0, len(spaces), SPACES_AT_ONCE):
-        ahead = {space: starts[space] for space in spaces[first : first + SPACES_AT_ONCE]}
+        group = spaces[first : first + SPACES_AT_ONCE]
+        ahead = {space: b"(" + after[space] if space in after else b"-" for space in group}
         while ahead:
-            words = [("XRANGE", streams[space], at, end, "COUNT", EVENTS_AT_ONCE) for space, at in ahead.items()]
+            words = [("XRANGE", streams[space], at, "+", "COUNT", EVENTS_AT_ONCE) for space, at in ahead.items()]
             replies: list[list[Entry]] = await ask(store, words, [streams[space] for space in ahead])
             read = list(zip(ahead, replies, strict=True))
             page = [_noticed(space, entry) for space, entries in read for entry in entries]
