@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: Bytes of UTF-8 that the name of a state value or of a step may have.
 NAME_LIMIT_BYTES: Final = 256
+#: How much the reason may say that somebody gives for what they decide.
+REASON_LIMIT_BYTES: Final = 4_096
 #: Values that one object may have, and names that an invocation may write between two durable points.
 STATE_NAMES_MAX: Final = 1_000
 #: A character has at most four bytes, so a name of so many needs no second look.
@@ -51,6 +53,17 @@ def check_decision(by: object, reason: object) -> None:
     """
     check_text("by", by)
     check_text("reason", reason)
+
+
+def check_reason(reason: str) -> None:
+    """Refuse a reason that is too long for the record.
+
+    Raises:
+        PayloadTooLarge: It is.
+    """
+    size_bytes = len(reason.encode(errors="surrogatepass"))
+    if size_bytes > REASON_LIMIT_BYTES:
+        raise PayloadTooLarge("the reason", size_bytes, REASON_LIMIT_BYTES, remedy="say it in fewer words")
 
 
 def check_number(what: str, given: object) -> None:

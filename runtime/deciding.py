@@ -10,13 +10,13 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..journal import operations
 from ..journal.batch import Commit
 from ..journal.codec import Undecodable, pack
 from ..journal.effect_orders import DecisionOrder
-from ..journal.errors import InternalError, KeylaneError, PayloadTooLarge
+from ..journal.errors import InternalError, KeylaneError
 from ..journal.inbox import comparable
 from ..journal.key import Key
 from ..journal.ledger import EventKind, Happened
@@ -36,7 +36,7 @@ from ..objects.verdicts import (
     plain_of_decision,
 )
 from .authority import Question
-from .bounds import check_name
+from .bounds import check_name, check_reason
 from .failures import refused
 from .partition import Phase
 from .proposal_changes import ledger_event, newest_version, old_item_of, retention_ms, warn_ms
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("keylane.intake")
 
-#: How much a reason may say.
-REASON_LIMIT_BYTES: Final = 4_096
 _Target: TypeAlias = "tuple[Partition, str]"
 
 
@@ -302,9 +300,7 @@ def check_order(order: DecisionOrder) -> None:
     """
     for what, name in (("by", order.by), ("approver", order.whom), ("action", order.action)):
         check_name(what, name)
-    size_bytes = len(order.reason.encode(errors="surrogatepass"))
-    if size_bytes > REASON_LIMIT_BYTES:
-        raise PayloadTooLarge("the reason", size_bytes, REASON_LIMIT_BYTES, remedy="say it in fewer words")
+    check_reason(order.reason)
 
 
 def in_words(verdict: DecisionVerdict) -> str:

@@ -39,7 +39,7 @@ from ..objects.reconcile_verdicts import AlreadySettled, NotAllowed, Reconciled,
 from ..objects.reconciliation import acts_of
 from ..objects.verdicts import UnknownTarget
 from .at_hand import written
-from .bounds import check_name
+from .bounds import check_name, check_reason
 from .effect_facts import VALUE_LIMIT_BYTES, contract, effect_of, owner_of
 from .failures import failure_of, refused
 from .partition import Phase
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("keylane.intake")
 
-#: How much a reason may say.
-REASON_LIMIT_BYTES: Final = 4_096
 #: How soon an effect is looked at again with which something is under way, or after the store was away.
 AGAIN_SECONDS: Final = 0.05
 STORE_SECONDS: Final = 0.2
@@ -251,9 +249,7 @@ def check_order(order: ReconcileOrder) -> None:
     """
     for what, text in (("by", order.by), ("whom", order.whom)):
         check_name(what, text)
-    size_bytes = len(order.reason.encode(errors="surrogatepass"))
-    if size_bytes > REASON_LIMIT_BYTES:
-        raise PayloadTooLarge("the reason", size_bytes, REASON_LIMIT_BYTES, remedy="say it in fewer words")
+    check_reason(order.reason)
     if not order.by.strip():
         raise InvalidInput("by", "somebody has to answer for it")
     if not order.reason.strip():
