@@ -11,6 +11,7 @@ import pytest
 
 from keylane import (
     App,
+    Deduplicates,
     KeylaneError,
     ObjectContext,
     PayloadTooLarge,
@@ -51,6 +52,7 @@ payments = Receiver(
     "payments", owner="payments-oncall", lookup=bank.find, lookup_lag=timedelta(seconds=5), absent_means="not_done",
     late_calls="impossible", in_flight=timedelta(seconds=20),
 )  # fmt: skip
+patient = Receiver("patient", owner="payments-oncall", deduplicates=Deduplicates(timedelta(days=200)))
 blind = Receiver("blind", owner="blind-oncall")
 
 
@@ -65,12 +67,19 @@ async def send_letter(operation_id: str, terms: Terms) -> Receipt:
     return Receipt(id="x" * 70_000, amount=7)
 
 
+@patient.effect("deposit", timeout=timedelta(seconds=15))
+async def send_deposit(operation_id: str, terms: Terms) -> Receipt:
+    return await bank.pay(operation_id, terms)
+
+
 @blind.effect("unlisted")
 async def send_unlisted(operation_id: str, terms: Terms) -> Receipt:
     return await bank.pay(operation_id, terms)
 
 
-order = VirtualObject("Order", owner="tests", effects=[send_refund, send_letter], partitions=2, retry=SPENT)
+order = VirtualObject(
+    "Order", owner="tests", effects=[send_refund, send_letter, send_deposit], partitions=2, retry=SPENT
+)
 
 
 @order.handler
@@ -89,6 +98,12 @@ async def refund_at_length(ctx: ObjectContext, size: int) -> str:
 async def refund_by_mistake(ctx: ObjectContext, mistake: str) -> str:
     given: dict[str, Any] = {"operation_id": "r", "params": Terms(amount=7), **MISTAKES[mistake][0]}
     return str(await ctx.effect(given.pop("effect", send_refund), **given))
+
+
+@order.handler
+async def deposit(ctx: ObjectContext) -> str:
+    receipt = await ctx.effect(send_deposit, operation_id="d", params=Terms(amount=7))
+    return receipt.id
 
 
 @order.handler
@@ -290,6 +305,18 @@ async def test_a_settled_effect_is_kept_and_then_forgotten(h: Harness) -> None:
     spaces = [store.space("Order", number) for number in range(2)]
     left = await store.together([("EXISTS", space.agenda, space.effects(KEY)) for space in spaces])
     assert left == [0, 0]
+
+
+async def test_an_operation_id_is_known_for_as_long_as_the_receiver_knows_it(h: Harness) -> None:
+    """Where that is longer than the ledger is kept; asked for after that, it is sent anew."""
+    await h.call(deposit, KEY)
+    await h.advance(timedelta(days=199))
+    await h.call(deposit, KEY)
+    assert bank.payments("d") == 1
+
+    await h.advance(timedelta(days=2))
+    await h.call(deposit, KEY)
+    assert bank.payments("d") == 2
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
