@@ -83,10 +83,10 @@ class Settings(BaseSettings):
     metrics_port: int | None = Field(
         None, ge=0, le=65_535, description="Port on which a worker shows its metrics; without it there is none."
     )
+    metrics_host: str = Field("127.0.0.1", description="Address of that port; `0.0.0.0` for all of a machine's.")
     tracing: bool = Field(
         default=False, description="Whether spans are made, by OpenTelemetry's global tracer provider."
     )
-    metrics_host: str = Field("127.0.0.1", description="Address of that port; `0.0.0.0` for all of a machine's.")
 
     def __init__(self, **values: Any) -> None:
         try:

@@ -69,6 +69,18 @@ async def ask(ctx: ObjectContext, prompt: str) -> str:
 
 
 @shop.handler
+async def ask_slowly(ctx: ObjectContext) -> str:
+    return await ctx.model("ask", answer_too_late_once, model="m-1", timeout=timedelta(milliseconds=50), retry=QUICK)
+
+
+async def answer_too_late_once() -> ModelAnswer[str]:
+    begun.append(None)
+    if len(begun) == 1:
+        await anyio.sleep_forever()
+    return ModelAnswer("", cost=None)
+
+
+@shop.handler
 async def get_stuck_once(ctx: ObjectContext) -> None:
     await ctx.run("get stuck", stuck_once)
 
@@ -149,6 +161,18 @@ async def test_a_job_costs_what_its_model_calls_cost(runtime: Runtime) -> None:
     assert of(scraped, "keylane_model_calls_total", **model) == 6
     assert of(scraped, "keylane_model_tokens_total", **model, direction="in") == 600
     assert of(scraped, "keylane_model_tokens_total", **model, direction="out") == 42
+
+
+@pytest.mark.counts_runs
+async def test_what_may_have_been_billed_twice_and_what_has_no_price_is_counted(runtime: Runtime) -> None:
+    """A call that ran into its timeout may have been answered all the same; and a sum says what it leaves out."""
+    begun.clear()
+    await runtime.client.call(ask_slowly, "acme/a")
+    scraped = await scrape(runtime)
+    model = {"object": "Shop", "handler": "ask_slowly", "model": "m-1"}
+    assert of(scraped, "keylane_model_calls_total", **model) == 2
+    assert of(scraped, "keylane_model_calls_maybe_billed_twice_total", **model) == 1
+    assert of(scraped, "keylane_model_answers_unpriced_total", **model) == 1
 
 
 async def test_tenants_do_not_grow_without_end(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
