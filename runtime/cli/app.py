@@ -18,25 +18,29 @@ from . import (
     calls,
     cancel_commands,
     contract_commands,
-    deploying,
+    deploy_commands,
     hosting,
     ledger_commands,
     logs,
     restoring,
-    signals,
+    signal_commands,
     views,
 )
 from . import doctor as checkup
 from .examples import give_examples
 from .output import survive_any_text, write_line
 from .shell import (
+    VALUES,
     AppReference,
     AsJson,
+    By,
     Debug,
     InvocationText,
     Namespace,
     ObjectKey,
     ObjectType,
+    OneType,
+    Reason,
     Shell,
     StoreUrl,
     TimeoutSeconds,
@@ -46,10 +50,6 @@ from .shell import (
 HELP: Final = """Durable actors on Redis streams: host objects, call them, look at them.
 
 Exit codes: 0 done, 1 the answer is no, 2 wrong use, 3 the store can't be reached or used.
-"""
-
-VALUES: Final = """Values are JSON. Decimal, UUID, dates and times are written as strings, and so they are printed.
-Bytes are printed as base64, and written as {"$base64": "aGk="}: a plain string for bytes is taken as its UTF-8.
 """
 
 app = typer.Typer(
@@ -70,19 +70,10 @@ IdempotencyKey = Annotated[
     str | None,
     typer.Option("--idempotency-key", metavar="KEY", help="The same key and argument get the first call's result."),
 ]
-AwakeableText = Annotated[str, typer.Argument(metavar="ID", help="The awakeable, e.g. Order.3.019a….7.")]
-JsonValue = Annotated[str, typer.Argument(metavar="JSON", help="The value as JSON; - reads it from stdin.")]
-MessageId = Annotated[
-    str | None,
-    typer.Option("--message-id", metavar="ID", help="The same id for the same target is taken in once."),
-]
-SentBy = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who sends it; it goes into the record.")]
 PauseTarget = Annotated[str, typer.Argument(metavar="INVOCATION|TYPE", help="An invocation's id, or an object type.")]
 PausedKey = Annotated[
     str | None, typer.Argument(metavar="KEY", help="The object, as tenant/key; without it, all of the type.")
 ]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it goes into the record.")]
-By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides it; it goes into the record.")]
 AllowUnsafe = Annotated[
     bool, typer.Option("--allow-unsafe", help="Start also on a server whose settings can't keep the promise.")
 ]
@@ -341,73 +332,7 @@ def resume(
     shell.run(partial(calls.resume, shell, named, reason=reason, by=by, timeout=timeout))
 
 
-@app.command(epilog=VALUES)
-def resolve(
-    awakeable: AwakeableText,
-    value: JsonValue,
-    *,
-    message_id: MessageId = None,
-    by: SentBy = None,
-    timeout: TimeoutSeconds = None,
-    store: StoreUrl = None,
-    namespace: Namespace = "keylane",
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Complete an awakeable with a value.
-
-    Prints what became of it. Exit code 0 when it was accepted, 1 otherwise.
-    """
-    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
-    shell.run(partial(signals.resolve, shell, awakeable, value, signals.Message(message_id, by, timeout)))
-
-
-@app.command()
-def reject(
-    awakeable: AwakeableText,
-    reason: Annotated[str, typer.Argument(metavar="REASON", help="What its handler is told.")],
-    *,
-    code: Annotated[str | None, typer.Option("--code", metavar="CODE", help="The code of the error.")] = None,
-    message_id: MessageId = None,
-    by: SentBy = None,
-    timeout: TimeoutSeconds = None,
-    store: StoreUrl = None,
-    namespace: Namespace = "keylane",
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Complete an awakeable with a failure.
-
-    Prints what became of it. Exit code 0 when it was accepted, 1 otherwise.
-    """
-    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
-    shell.run(partial(signals.reject, shell, awakeable, reason, code, signals.Message(message_id, by, timeout)))
-
-
-@app.command(epilog=VALUES)
-def signal(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="An invocation id; with --key, an object type.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The signal's name.")],
-    value: JsonValue,
-    *,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="TENANT/KEY", help="Send it to whoever waits for it in this object."),
-    ] = None,
-    message_id: MessageId = None,
-    by: SentBy = None,
-    timeout: TimeoutSeconds = None,
-    store: StoreUrl = None,
-    namespace: Namespace = "keylane",
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Send a signal to an invocation, or to an object.
-
-    Who does not wait for it yet gets it later. Prints what became of it. Exit code 0 when it was accepted, 1 otherwise.
-    """
-    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
-    shell.run(partial(signals.signal, shell, target, key, name, value, signals.Message(message_id, by, timeout)))
+signal_commands.register(app)
 
 
 @app.command()
@@ -417,8 +342,8 @@ def restart(
     keep: Annotated[
         int, typer.Option("--keep", metavar="N", min=0, help="How many commands stay, as `describe` counts them.")
     ],
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it goes into the record.")],
-    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides it; it goes into the record.")],
+    reason: Reason,
+    by: By,
     handler_version: Annotated[
         int | None,
         typer.Option("--version", metavar="N", min=1, help="The version of its handler; without it, the one it has."),
@@ -450,9 +375,7 @@ def doctor(
     repair: Annotated[
         bool, typer.Option("--repair", help="Have owners put right what can be put right safely, and look again.")
     ] = False,
-    type_name: Annotated[
-        str | None, typer.Option("--type", metavar="TYPE", help="Look at one object type only.")
-    ] = None,
+    type_name: OneType = None,
     limit: Annotated[
         int | None,
         typer.Option("--limit", metavar="N", min=1, help="Stop after N keys, and say that the rest was not looked at."),
@@ -496,76 +419,7 @@ def restored(
 
 contract_commands.register(app)
 
-deploy = typer.Typer(
-    help="What a deploy does to the work in flight.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-app.add_typer(deploy, name="deploy")
-
-
-@deploy.command("check")
-def deploy_check(
-    reference: AppReference,
-    *,
-    files: Annotated[
-        list[Path] | None,
-        typer.Option("--file", metavar="FILE", help="Journals that `export` has written, instead of the store's."),
-    ] = None,
-    type_name: Annotated[
-        str | None, typer.Option("--type", metavar="TYPE", help="Look at one object type only.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="Stop after N journals, and say so.")
-    ] = None,
-    store: StoreUrl = None,
-    namespace: Namespace = "keylane",
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Run code against every open journal of the store, and say what would not go on.
-
-    No step is run, nothing is sent and nothing is written; the handlers' own code between their steps does run, up to
-    where each journal ends. Exit code 0 when everything that is open goes on with this code, 1 when something does not.
-    """
-    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
-    orders = deploying.Orders(reference, files or [], type_name, limit)
-    shell.run(partial(deploying.deploy_check, shell, orders))
-
-
-@app.command()
-def export(
-    invocation: InvocationText,
-    *,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where to; without it, stdout.")] = None,
-    store: StoreUrl = None,
-    namespace: Namespace = "keylane",
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Write the journal of one invocation to a file that `replay` reads.
-
-    With the state of its object and all values that it refers to: the file holds your data.
-    """
-    shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
-    shell.run(partial(deploying.export, shell, invocation, out))
-
-
-@app.command()
-def replay(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `export` has written.")],
-    reference: AppReference,
-    *,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Run code against the journals of a file, and say whether they fit.
-
-    No store is needed, and no step is run. Exit code 0 when all fit, 1 when one does not.
-    """
-    shell = shell_of(None, "keylane", is_json=as_json, is_debug=debug)
-    shell.run(partial(deploying.replay, shell, file, reference))
+deploy_commands.register(app)
 
 
 def _host(
