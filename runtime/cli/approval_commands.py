@@ -8,21 +8,18 @@ from typing import Annotated
 import typer
 
 from . import approvals
-from .shell import AsJson, Debug, Namespace, StoreUrl, TimeoutSeconds, shell_of
+from .shell import AsJson, By, Debug, MessageId, Namespace, OneType, Reason, StoreUrl, TimeoutSeconds, shell_of
 
 ProposalText = Annotated[str, typer.Argument(metavar="PROPOSAL", help="The proposal, e.g. Order/acme/o-1001#refund.3.")]
-ListedType = Annotated[str | None, typer.Argument(metavar="TYPE", help="The object type; without it, all.")]
+ListedType = Annotated[
+    str | None, typer.Argument(metavar="TYPE", help="The object type, unless --type names it; without it, all.")
+]
 ListedKey = Annotated[
     str | None,
     typer.Argument(metavar="TENANT/KEY", help="The object: what was decided of it is listed too."),
 ]
-DecidedBy = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides it; it goes into the record.")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it goes into the record.")]
 OnBehalfOf = Annotated[
     str | None, typer.Option("--on-behalf-of", metavar="NAME", help="Whose decision it is, who has delegated it.")
-]
-MessageId = Annotated[
-    str | None, typer.Option("--message-id", metavar="ID", help="The same id for the same proposal is taken in once.")
 ]
 
 
@@ -44,6 +41,7 @@ def show_all(
     object_type: ListedType = None,
     key: ListedKey = None,
     *,
+    type_name: OneType = None,
     store: StoreUrl = None,
     namespace: Namespace = "keylane",
     as_json: AsJson = False,
@@ -51,7 +49,7 @@ def show_all(
 ) -> None:
     """List what waits for a decision, what expires first at the top; of one object, all of its proposals."""
     shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
-    shell.run(partial(approvals.show_all, shell, object_type, key))
+    shell.run(partial(approvals.show_all, shell, object_type, key, type_name))
 
 
 def show(
@@ -73,7 +71,7 @@ def show(
 def approve(
     proposal: ProposalText,
     *,
-    by: DecidedBy,
+    by: By,
     reason: Reason = "",
     on_behalf_of: OnBehalfOf = None,
     message_id: MessageId = None,
@@ -95,7 +93,7 @@ def approve(
 def decline(
     proposal: ProposalText,
     *,
-    by: DecidedBy,
+    by: By,
     reason: Reason,
     on_behalf_of: OnBehalfOf = None,
     message_id: MessageId = None,
@@ -117,7 +115,7 @@ def decline(
 def revoke(
     proposal: ProposalText,
     *,
-    by: DecidedBy,
+    by: By,
     reason: Reason,
     on_behalf_of: OnBehalfOf = None,
     message_id: MessageId = None,
@@ -140,7 +138,7 @@ def delegate(
     proposal: ProposalText,
     *,
     to: Annotated[str, typer.Option("--to", metavar="NAME", help="Who may decide in the place of --by.")],
-    by: DecidedBy,
+    by: By,
     reason: Reason = "",
     message_id: MessageId = None,
     timeout: TimeoutSeconds = None,

@@ -40,10 +40,12 @@ class How(NamedTuple):
     timeout: float | None
 
 
-async def show_all(shell: Shell, object_type: str | None, key: str | None) -> ExitCode:
+async def show_all(shell: Shell, object_type: str | None, key: str | None, type_name: str | None) -> ExitCode:
     """Print what waits for a decision, or all proposals of one object."""
-    if key is not None and object_type is None:
-        raise WrongUse("a key goes with its object type")
+    if type_name is not None:
+        if key is not None:
+            raise WrongUse("name the object type once: as TYPE, or with --type")
+        object_type, key = type_name, object_type
     async with Client(shell.store_url(), namespace=shell.namespace) as client:
         found = await client.approvals(object_type, key)
         if not found:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import cancels
-from .shell import AsJson, Debug, InvocationText, Namespace, StoreUrl, TimeoutSeconds, shell_of
+from .shell import AsJson, By, Debug, InvocationText, Namespace, Reason, StoreUrl, TimeoutSeconds, shell_of
 
 
 def register(app: typer.Typer) -> None:
@@ -31,8 +31,8 @@ def cancel(
     cascade_to_sends: Annotated[
         bool, typer.Option("--cascade-to-sends", help="Cancel what it has sent too, and what that has sent.")
     ] = False,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it goes into the record.")] = "",
-    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides it; it goes into the record.")] = "",
+    reason: Reason = "",
+    by: By = "",
     timeout: TimeoutSeconds = None,
     store: StoreUrl = None,
     namespace: Namespace = "keylane",
@@ -52,8 +52,8 @@ def cancel(
 def kill(
     invocation: InvocationText,
     *,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it goes into the record.")],
-    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides it; it goes into the record.")],
+    reason: Reason,
+    by: By,
     timeout: TimeoutSeconds = None,
     store: StoreUrl = None,
     namespace: Namespace = "keylane",
@@ -71,8 +71,8 @@ def kill(
 def skip(
     invocation: InvocationText,
     *,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it goes into the record.")],
-    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides it; it goes into the record.")],
+    reason: Reason,
+    by: By,
     timeout: TimeoutSeconds = None,
     store: StoreUrl = None,
     namespace: Namespace = "keylane",

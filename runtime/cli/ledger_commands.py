@@ -12,9 +12,7 @@ from ...journal.story_reading import STORY_ENTRIES
 from ..effect_desk import ALERTS_MAX, QUEUE_MAX
 from . import auditing, reconcile_commands, reconciling, stories
 from .reconcile_commands import OperationId
-from .shell import AsJson, Debug, Namespace, ObjectKey, ObjectType, StoreUrl, shell_of
-
-OneType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Look at one object type only.")]
+from .shell import AsJson, Debug, Namespace, ObjectKey, ObjectType, OneType, StoreUrl, shell_of
 
 
 def register(app: typer.Typer) -> None:
@@ -134,7 +132,7 @@ def reconcile_list(
 ) -> None:
     """List the effects that people have to settle, the most urgent first.
 
-    Exit code 1 when one of them is overdue, or when no worker has run in the namespace.
+    Exit code 1 when one of them is overdue.
     """
     shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(reconciling.show_list, shell, type_name, receiver, limit=limit))

@@ -11,15 +11,24 @@ import typer
 from ...objects.receiver_checks import SPAN_MAX
 from . import reconciling
 from .reconciling import Act
-from .shell import AsJson, Debug, Namespace, ObjectKey, ObjectType, StoreUrl, TimeoutSeconds, shell_of
+from .shell import (
+    AsJson,
+    By,
+    Debug,
+    MessageId,
+    Namespace,
+    ObjectKey,
+    ObjectType,
+    StoreUrl,
+    TimeoutSeconds,
+    shell_of,
+)
 
 #: Ten years.
 HOURS_MAX = SPAN_MAX / timedelta(hours=1)
 OperationId = Annotated[str, typer.Argument(metavar="OPERATION", help="The operation id, as its handler wrote it.")]
-By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who does it; it goes into the record.")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, or the evidence; it goes into the record.")]
-MessageId = Annotated[
-    str | None, typer.Option("--message-id", metavar="ID", help="The same id for the same effect is done once.")
+Evidence = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Why, or the evidence; it goes into the record.")
 ]
 
 
@@ -38,7 +47,7 @@ def lookup(
     operation: OperationId,
     *,
     by: By,
-    reason: Reason,
+    reason: Evidence,
     message_id: MessageId = None,
     timeout: TimeoutSeconds = None,
     store: StoreUrl = None,
@@ -62,7 +71,7 @@ def succeeded(
     receipt: Annotated[str, typer.Argument(metavar="JSON", help="The receipt as JSON; - reads it from stdin.")],
     *,
     by: By,
-    reason: Reason,
+    reason: Evidence,
     message_id: MessageId = None,
     timeout: TimeoutSeconds = None,
     store: StoreUrl = None,
@@ -85,7 +94,7 @@ def not_done(
     operation: OperationId,
     *,
     by: By,
-    reason: Reason,
+    reason: Evidence,
     message_id: MessageId = None,
     timeout: TimeoutSeconds = None,
     store: StoreUrl = None,
@@ -108,7 +117,7 @@ def resend(
     operation: OperationId,
     *,
     by: By,
-    reason: Reason,
+    reason: Evidence,
     message_id: MessageId = None,
     timeout: TimeoutSeconds = None,
     store: StoreUrl = None,
@@ -132,7 +141,7 @@ def hand_over(
     *,
     to: Annotated[str, typer.Option("--to", metavar="NAME", help="Who settles it from now on.")],
     by: By,
-    reason: Reason,
+    reason: Evidence,
     within_hours: Annotated[
         float | None,
         typer.Option("--within-hours", metavar="HOURS", min=0.01, max=HOURS_MAX, help="How long they have."),

@@ -39,6 +39,11 @@ NO_SERVER: Final = (
     "no server runs there; start one with `keylane dev module:app`, or name a store with --store or KEYLANE_REDIS_URL"
 )
 
+#: Stands below the help of commands that take or print values.
+VALUES: Final = """Values are JSON. Decimal, UUID, dates and times are written as strings, and so they are printed.
+Bytes are printed as base64, and written as {"$base64": "aGk="}: a plain string for bytes is taken as its UTF-8.
+"""
+
 StoreUrl = Annotated[
     str | None,
     typer.Option(
@@ -65,6 +70,13 @@ TimeoutSeconds = Annotated[
         max=LONGEST_SECONDS,
         help="How long to wait; the invocation goes on afterwards.",
     ),
+]
+OneType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Look at one object type only.")]
+By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides it; it goes into the record.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it goes into the record.")]
+MessageId = Annotated[
+    str | None,
+    typer.Option("--message-id", metavar="ID", help="The same id for the same target is taken in once."),
 ]
 
 

@@ -42,6 +42,11 @@ async def test_the_shell_lists_shows_and_decides(where: tuple[str, ...]) -> None
         (only,) = run("approvals", "list", "Desk", "--json", *where).json
         assert (only["id"], only["standing"], only["proposal"]["fields"]) == (name, "open", {"amount": "40.00"})
 
+        for names in (("--type", "Desk"), ("Desk", "acme/1"), ("acme/1", "--type", "Desk")):
+            assert [each["id"] for each in run("approvals", "list", *names, "--json", *where).json] == [name]
+        assert run("approvals", "list", "--type", "Other", *where).code == 1
+        assert run("approvals", "list", "Desk", "acme/1", "--type", "Desk", *where).code == 2
+
         refused = run("approvals", "approve", name, "--by", "eve", *where)
         assert (refused.code, refused.out.strip()) == (1, "not-permitted: eve may not approve this")
         first = run("approvals", "approve", name, "--by", "ann", "--message-id", "m", *where)
