@@ -33,7 +33,7 @@ class ApprovalChecks:
         self._authority = authority
         self._changes = changes
 
-    async def check(self, lane: Lane, approval: str, effect: Effect[Any, Any], params: bytes) -> None:
+    async def check(self, lane: Lane, approval: str) -> None:
         """Look before an intent whether the time of an approval has passed, and whether those who gave it still may.
 
         What else has to hold is looked at when it is used up, in the commit of the first intent.
@@ -41,13 +41,10 @@ class ApprovalChecks:
         Args:
             lane: The lane of the object, whose docket is in memory.
             approval: Action and version of the proposal, as `refund.3`.
-            effect: The effect.
-            params: Its packed parameters.
 
         Raises:
             ApprovalUnfit: It has passed, or they may not.
         """
-        del effect, params
         docket, space = lane.docket, lane.partition.space
         entry = None if docket is None else docket.proposals.get(approval)
         if entry is None or entry.state not in (ProposalState.APPROVED, ProposalState.CONSUMED):

@@ -9,11 +9,11 @@ from ..journal import operations
 from ..journal.codec import unpack
 from ..journal.command_records import ApprovalAwaited, Proposed, WaitCompleted
 from ..journal.effects import Waiter
-from ..journal.errors import ApprovalUnfit, InternalError, InvalidKey, PayloadTooLarge
+from ..journal.errors import ApprovalUnfit, InternalError, PayloadTooLarge
 from ..journal.ledger import EventKind, Happened
 from ..journal.outcomes import Rejected, Succeeded, decode_outcome, encode_outcome
 from ..journal.place import format_place
-from ..journal.proposals import CLOSED, ProposalEntry, ProposalState, parse_proposal_id, proposal_field
+from ..journal.proposals import CLOSED, ProposalEntry, ProposalId, ProposalState, proposal_field
 from ..objects.approvals import Approval, Proposal
 from ..objects.decisions import closed, is_lapsed
 from ..objects.proposing import Draft, as_proposed, digest_of, proposal_of
@@ -22,7 +22,7 @@ from .cancel_delivery import is_due
 from .commands import diverge
 from .failures import failure_with_fields, terminal_error
 from .large_values import weigh
-from .proposal_changes import newest_version, outcome_of, waiter_at
+from .proposal_changes import APPROVAL, newest_version, outcome_of, waiter_at
 from .releasing import end_if_released, standing_still
 from .signals import Signals
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 #: Proposals of one object that are not closed.
 OPEN_MAX: Final = 200
 _PROPOSAL: Final = boundary_of(Proposal, where="the proposal")
-_APPROVAL: Final = boundary_of(Approval, where="the approval")
 
 
 class Approvals(Signals):
@@ -127,7 +126,7 @@ class Approvals(Signals):
         assert isinstance(ended, WaitCompleted)
         match decode_outcome(ended.value):
             case Succeeded(result=packed):
-                return _APPROVAL.load(packed)
+                return APPROVAL.load(packed)
             case Rejected(failure=failure):
                 raise terminal_error(failure)
             case _:
@@ -178,7 +177,8 @@ class Approvals(Signals):
             elif more:
                 lane.commit(more)
             return
-        outcome = _unknown(lane, wait) if entry is None else outcome_of(lane, docket, entry)
+        name = str(ProposalId(lane.partition.space.type_name, lane.key_text, wait.action, wait.version))
+        outcome = _not_proposed(name) if entry is None else outcome_of(lane, docket, entry)
         assert outcome is not None
         self.waits.complete(
             invocation, WaitCompleted(wait.index, b"", encode_outcome(outcome), ""), [], _nothing, _nothing
@@ -250,26 +250,20 @@ def _check_own(lane: Lane, proposal: Proposal) -> None:
 
 def is_named(lane: Lane, text: str, action: str, version: int) -> bool:
     """Return whether a proposal's id names one of an object."""
-    try:
-        parsed = parse_proposal_id(text)
-    except InvalidKey:
-        return False
-    own = (lane.partition.space.type_name, lane.key_text, action, version)
-    return (parsed.type_name, parsed.key, parsed.action, parsed.version) == own
+    return text == str(ProposalId(lane.partition.space.type_name, lane.key_text, action, version))
 
 
 def _outcome_at_once(lane: Lane, docket: Docket, entry: ProposalEntry | None, proposal: Proposal) -> Outcome | None:
     """Return with what a wait ends that need not begin; None where it has to."""
     if entry is None or entry.digest.hex() != proposal.digest:
-        return Rejected(failure_with_fields(ApprovalUnfit(proposal.id, "this object has proposed no such thing")))
+        return _not_proposed(proposal.id)
     if is_lapsed(entry, lane.partition.now_ms()):
         # Whatever notes it is on its way; who asks now is told so.
         entry = replace(entry, state=ProposalState.EXPIRED)
     return outcome_of(lane, docket, entry)
 
 
-def _unknown(lane: Lane, wait: ApprovalAwaited) -> Outcome:
-    name = f"{lane.partition.space.type_name}/{lane.key_text}#{proposal_field(wait.action, wait.version)}"
+def _not_proposed(name: str) -> Outcome:
     return Rejected(failure_with_fields(ApprovalUnfit(name, "this object has proposed no such thing")))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -12,6 +13,8 @@ from ..journal.errors import KeylaneError
 from .partition import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .docket import Docket, Dockets
     from .lane import Lane
     from .partition import Partition
@@ -58,6 +61,25 @@ class AtHand:
         except KeylaneError as error:
             logger.error("%s %s: its effects can't be read: %s", lane.partition.space, lane.key_text, error)  # noqa: TRY400, the error says it all
             await anyio.sleep(UNREADABLE_SECONDS)
+
+
+def is_ready(lane: Lane, again: Callable[[], None]) -> bool:
+    """Return whether a lane is in memory as the store has it; else something is called when that may be so."""
+    if lane.load_error is not None or lane.error is not None or lane.refused:
+        # What is known of the lane is about to change, or can't be read yet; the sweep asks again.
+        lane.partition.recall_again.append(again)
+        return False
+    if not lane.loaded:
+        lane.when_loaded = (*lane.when_loaded, partial(_ask_again, lane, again))
+        return False
+    return True
+
+
+def _ask_again(lane: Lane, again: Callable[[], None]) -> None:
+    if lane.loaded:
+        again()
+    else:
+        lane.partition.recall_again.append(again)
 
 
 async def _loaded(lane: Lane) -> None:

@@ -35,11 +35,12 @@ from ..objects.verdicts import (
     UnknownTarget,
     plain_of_decision,
 )
+from .at_hand import is_ready
 from .authority import Question
 from .bounds import check_name, check_reason
 from .failures import refused
 from .partition import Phase
-from .proposal_changes import ledger_event, newest_version, old_item_of, retention_ms, warn_ms
+from .proposal_changes import ledger_event, newest_version, old_item_of, retention_ms, settled, warn_ms
 from .replies import answered
 
 if TYPE_CHECKING:
@@ -173,17 +174,12 @@ class Deciding:
 
     def _docket(self, lane: Lane, again: Callable[[], None]) -> Docket | None:
         """Return the docket of an object that is in memory as the store has it; else something is called then."""
-        partition = lane.partition
-        if lane.load_error is not None or lane.error is not None or lane.refused:
-            # What is known of the lane is about to change, or can't be read yet; the sweep asks again.
-            partition.recall_again.append(again)
-        elif not lane.loaded:
-            lane.when_loaded = (*lane.when_loaded, partial(_loaded, lane, again))
-        elif lane.docket is None:
+        if not is_ready(lane, again):
+            return None
+        if lane.docket is None:
             self._dockets.read(lane, partial(self._has_read, lane, again))
-        else:
-            return lane.docket
-        return None
+            return None
+        return lane.docket
 
     def _has_read(self, lane: Lane, again: Callable[[], None], error: KeylaneError | None) -> None:
         if error is None:
@@ -223,8 +219,7 @@ class Deciding:
                 by=asked.order.by,
             )  # fmt: skip
             writes.append(operations.note_in_ledger(lane.partition.space, ledger_event(lane, entry, event)))
-        settled = partial(_settled, asked, partial(self._again, asked))
-        lane.commit(writes, None, settled)
+        lane.commit(writes, None, partial(settled, lane.partition, partial(_done, asked), partial(self._again, asked)))
 
     def _again(self, asked: _Asked) -> None:
         """Decide something once more, ahead of what came after it."""
@@ -333,14 +328,6 @@ def _answer(asked: _Asked, outcome: bytes) -> list[Operation]:
     )  # fmt: skip
 
 
-def _settled(asked: _Asked, again: Callable[[], None], now_ms: int, error: BaseException | None) -> None:
-    del now_ms
-    if error is None:
-        _done(asked)
-    elif asked.partition.phase is not Phase.LOST:
-        asked.partition.recall_again.append(again)
-
-
 def _noted(asked: _Asked, now_ms: int, error: BaseException | None) -> None:
     del now_ms
     if error is None:
@@ -354,13 +341,6 @@ def _done(asked: _Asked) -> None:
 
 def _place(asked: _Asked) -> tuple[int, int]:
     return comparable(asked.entry)
-
-
-def _loaded(lane: Lane, again: Callable[[], None]) -> None:
-    if lane.loaded:
-        again()
-    else:
-        lane.partition.recall_again.append(again)
 
 
 def _nothing() -> None:

@@ -18,17 +18,15 @@ if TYPE_CHECKING:
 class ApprovalCheck(Protocol):
     """Decides whether an approval allows an effect, and uses it up."""
 
-    async def check(self, lane: Lane, approval: str, effect: Effect[Any, Any], params: bytes) -> None:
-        """Look whether an approval allows an effect, and everybody who gave it may still do so.
+    async def check(self, lane: Lane, approval: str) -> None:
+        """Look before an intent whether the time of an approval has passed, and whether those who gave it still may.
 
         Args:
             lane: The lane of the object, whose docket is in memory.
             approval: Action and version of the proposal, as `refund.3`.
-            effect: The effect.
-            params: Its packed parameters.
 
         Raises:
-            ApprovalUnfit: It does not.
+            ApprovalUnfit: It has passed, or they may not.
         """
         ...
 
@@ -97,7 +95,7 @@ async def checked(
         Exception: They can't be looked at now.
     """
     if approval and approvals is not None:
-        await approvals.check(lane, approval, effect, params)
+        await approvals.check(lane, approval)
     if effect.recheck is None:
         return None
     facts = await in_own_context(effect.recheck(effect.params.load(params)))

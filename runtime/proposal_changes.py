@@ -41,7 +41,7 @@ TELL_AGAIN_MS: Final = 1_000
 WARN_PART: Final = 10
 WARN_AT_LEAST_MS: Final = 60_000
 
-_APPROVAL: Final = boundary_of(Approval, where="the approval")
+APPROVAL: Final = boundary_of(Approval, where="the approval")
 
 
 def newest_version(docket: Docket, action: str) -> int:
@@ -103,7 +103,7 @@ def outcome_of(lane: Lane, docket: Docket, entry: ProposalEntry) -> Outcome | No
         case ProposalState.OPEN:
             return None
         case ProposalState.APPROVED | ProposalState.CONSUMED:
-            return Succeeded(_APPROVAL.dump(approval_of(space.type_name, lane.key_text, entry)))
+            return Succeeded(APPROVAL.dump(approval_of(space.type_name, lane.key_text, entry)))
         case ProposalState.DECLINED:
             last = entry.decisions[-1]
             return Rejected(failure_with_fields(ApprovalDeclined(name, last.by, last.reason)))
@@ -201,7 +201,7 @@ class ProposalChanges:
         first = None if outcome is None else _first_awaiting(lane.partition, entry)
         if outcome is None or first is None:
             writes = [*self.changed(lane, docket, entry, event), *more]
-            lane.commit(writes, None, partial(_settled, lane.partition, done, again))
+            lane.commit(writes, None, partial(settled, lane.partition, done, again))
         else:
             waiter, invocation = first
             writes = [*self.changed(lane, docket, _without(entry, waiter), event), *more]
@@ -255,9 +255,10 @@ def _fact(lane: Lane, entry: ProposalEntry, waiter: Waiter, outcome: Outcome) ->
     return WaitCompleted(waiter.place, message, value, by)
 
 
-def _settled(
+def settled(
     partition: Partition, done: Callable[[], None], again: Callable[[], None], now_ms: int, error: BaseException | None
 ) -> None:
+    """Go on after a commit: once it is durable, or has been refused and what it was about is known anew."""
     del now_ms
     if error is None:
         done()

@@ -22,6 +22,7 @@ from ..journal.signals import SignalOrder
 from ..journal.standing import TERMINAL, Status
 from ..journal.transitions import IllegalTransition, replay
 from ..objects.verdicts import Expired, UnknownTarget
+from .at_hand import is_ready
 from .bounds import check_name
 from .endings import accept_in_order
 from .invocation import Hold
@@ -30,8 +31,6 @@ from .signal_delivery import Delivery, SignalDelivery, late_verdict, refusal, te
 from .signal_orders import check_packed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..journal.requests import Request
     from ..journal.store import Store
     from .errands import Errands
@@ -152,7 +151,7 @@ class SignalIntake:
         again = partial(self._pump, partition, target)
         if isinstance(target, str):
             lane = partition.lane(target)
-            if not _is_ready(lane, again) or not self._has_box(lane, target):
+            if not is_ready(lane, again) or not self._has_box(lane, target):
                 return False
             assert lane.box is not None
             self._delivery.to_object(lane, lane.box, delivery)
@@ -165,7 +164,7 @@ class SignalIntake:
             # What is known of its idempotency key decides whether there is such an invocation at all.
             invocation.on_recalled.append(again)
             return False
-        if not _is_ready(invocation.lane, again):
+        if not is_ready(invocation.lane, again):
             return False
         if not invocation.accepted and not invocation.ended:
             accept_in_order(invocation.lane, invocation)
@@ -238,7 +237,7 @@ class SignalIntake:
         lane = partition.lane(key_text)
         if raw_id in partition.open:
             self._pump(partition, raw_id)
-        elif _is_ready(lane, partial(self._pump, partition, raw_id)):
+        elif is_ready(lane, partial(self._pump, partition, raw_id)):
             partition.host.find_parked(lane, raw_id, partial(self._found_parked, partition, raw_id))
 
     def _found_parked(self, partition: Partition, raw_id: bytes) -> None:
@@ -270,26 +269,6 @@ def _target_of(delivery: Delivery) -> bytes | str:
 
 def _place(delivery: Delivery) -> tuple[int, int]:
     return comparable(delivery.entry)
-
-
-def _is_ready(lane: Lane, again: Callable[[], None]) -> bool:
-    """Return whether a lane is in memory as the store has it; else something is called when that may be so."""
-    partition = lane.partition
-    if lane.load_error is not None or lane.error is not None or lane.refused:
-        # What is known of the lane is about to change, or can't be read yet; the sweep asks again.
-        partition.recall_again.append(again)
-        return False
-    if not lane.loaded:
-        lane.when_loaded = (*lane.when_loaded, partial(_loaded, lane, again))
-        return False
-    return True
-
-
-def _loaded(lane: Lane, again: Callable[[], None]) -> None:
-    if lane.loaded:
-        again()
-    else:
-        lane.partition.recall_again.append(again)
 
 
 def _status_of(found: OpenInvocation) -> Status | None:

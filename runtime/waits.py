@@ -34,6 +34,7 @@ from ..journal.outcomes import encode_outcome
 from ..journal.place import sort_key
 from ..journal.tracing import traceless
 from .aside import returning
+from .at_hand import is_ready
 from .cancel_delivery import cascade, is_due, told
 from .due_times import awaits_attempt, delay_of, entry_of, forget_due
 from .effect_shield import is_shielded
@@ -209,23 +210,13 @@ class Waits:
             return
         lane = partition.lane(request.key)
         again = partial(self._seek_caller, partition, entry, request, reply)
-        if lane.load_error is not None or lane.error is not None or lane.refused:
-            # What is known of the lane is about to change, or can't be read yet; the sweep asks again.
-            partition.recall_again.append(again)
-        elif not lane.loaded:
-            lane.when_loaded = (*lane.when_loaded, partial(self._loaded, lane, again))
-        elif reply.invocation in partition.open:
+        if not is_ready(lane, again):
+            return
+        if reply.invocation in partition.open:
             self._answer_caller(partition, entry, request, reply)
         else:
             answer = partial(self._answer_caller, partition, entry, request, reply)
             partition.host.find_parked(lane, reply.invocation, answer)
-
-    @staticmethod
-    def _loaded(lane: Lane, again: Callable[[], None]) -> None:
-        if lane.loaded:
-            again()
-        else:
-            lane.partition.recall_again.append(again)
 
     def _answer_caller(self, partition: Partition, entry: bytes, request: Request, reply: Reply) -> None:
         if partition.phase is Phase.LOST:

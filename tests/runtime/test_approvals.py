@@ -460,6 +460,27 @@ async def test_where_it_can_not_be_said_who_may_the_answer_is_no(store_url: str)
         assert standing(await h.client.approve(name, by="bob")) == "approved"
 
 
+async def test_where_the_answer_takes_too_long_it_is_no(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that never answers keeps a decision for a bounded time, and lets nobody pass."""
+    monkeypatch.setattr("keylane.runtime.authority.AUTHORITY_SECONDS", 0.1)
+
+    async def never(approver: str, proposal: Proposal) -> bool:
+        del approver, proposal
+        await asyncio.Event().wait()
+        return True
+
+    silent = VirtualObject("Silent", owner="tests", may_approve=never, partitions=1)
+
+    @silent.handler
+    async def propose(ctx: ObjectContext) -> str:
+        return (await ctx.propose(action="refund", amount=1)).id
+
+    async with harness(silent, store=store_url) as h:
+        name = await h.call(propose, KEY)
+        verdict = await h.client.approve(name, by="bob", timeout=10)
+        assert verdict == NotPermitted("whether bob may approve it can't be said: may_approve took over 0.1 s")
+
+
 async def test_a_slow_question_keeps_no_other_object_waiting(store_url: str) -> None:
     """Decisions for other objects, and calls to this one, go on while the function takes its time."""
     entered, may_go_on = asyncio.Event(), asyncio.Event()
