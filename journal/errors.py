@@ -3,7 +3,7 @@
     KeylaneError
     ├─ TerminalError(message, code, details)      never retried
     │  ├─ StepFailed · Superseded · Deadlock(path) · WaitTimeout(what, waited)
-    │  ├─ EffectRejected(operation_id, reason) · EffectConflict(operation_id, fields)
+    │  ├─ EffectRejected(operation_id, reason, by) · EffectConflict(operation_id, fields)
     │  ├─ ApprovalDeclined(by, reason) · ApprovalExpired · ApprovalUnfit(why, fields)
     │  └─ Rejected(reason)                        raised by the function of an effect
     ├─ RetryableError(message, retry_after)

@@ -41,17 +41,26 @@ class StepFailed(TerminalError):
 
 
 class EffectRejected(TerminalError):
-    """The receiver of an effect said that it did not and will not do it."""
+    """An effect was not done and will not be: its receiver said so, or a person who has settled it by hand.
+
+    Attributes:
+        operation_id: The operation id.
+        reason: What the receiver said, or the evidence that the person gave.
+        by: Who settled it; empty where the receiver said so.
+    """
 
     code = "effect-rejected"
-    field_names = (*TerminalError.field_names, "operation_id", "reason")
+    field_names = (*TerminalError.field_names, "operation_id", "reason", "by")
     operation_id: str = ""
     reason: str = ""
+    by: str = ""
 
-    def __init__(self, operation_id: str, reason: str) -> None:
-        super().__init__(f"the receiver rejected {operation_id}: {reason}")
+    def __init__(self, operation_id: str, reason: str, by: str = "") -> None:
+        said = f"{operation_id} was not done, says {by}" if by else f"the receiver rejected {operation_id}"
+        super().__init__(f"{said}: {reason}")
         self.operation_id = operation_id
         self.reason = reason
+        self.by = by
 
 
 class EffectConflict(TerminalError):

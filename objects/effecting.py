@@ -80,7 +80,7 @@ class Effecting(ABC):
             expects: Names of state values that nobody else may have changed when it returns, with `release_lane=True`.
 
         Raises:
-            EffectRejected: The receiver said that it did not and will not do it.
+            EffectRejected: It was not done and will not be, by the receiver's own word or by that of a person.
             EffectConflict: The operation id was used for something else.
             ApprovalUnfit: The approval does not allow this; nothing was sent.
             TerminalError: What the effect's `recheck` has raised; nothing was sent.

@@ -186,7 +186,7 @@ class Reconciling:
                 kind = EventKind.MARKED_SUCCEEDED
                 return await by_hand.settle(lane, entry, outcome, kind, by=by, detail=detail, more=more)
             case ReconcileAct.NOT_DONE:
-                rejected = Rejected(failure_of(EffectRejected(order.operation, f"not done, says {by}: {detail}")))
+                rejected = Rejected(failure_of(EffectRejected(order.operation, detail, by)))
                 kind = EventKind.MARKED_NOT_DONE
                 return await by_hand.settle(lane, entry, rejected, kind, by=by, detail=detail, more=more)
 

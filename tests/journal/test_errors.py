@@ -63,7 +63,7 @@ EXAMPLES: dict[str, KeylaneError] = {
     "keylane": KeylaneError("something"),
     "terminal": TerminalError("no stock", "no-stock", {"left": 7}),
     "step-failed": StepFailed("read order", 10, "OSError: gone"),
-    "effect-rejected": EffectRejected("refund-1", "card closed"),
+    "effect-rejected": EffectRejected("refund-1", "not in their books", "ada"),
     "effect-conflict": EffectConflict("refund-1", ("amount",)),
     "rejected": Rejected("card closed"),
     "approval-declined": ApprovalDeclined("Order/acme/o-1001#refund.3", "ada", "too much"),

@@ -191,7 +191,7 @@ async def test_not_done_is_refused_while_it_may_still_happen(h: Harness) -> None
     done = await h.client.reconcile_not_done(order, KEY, "op", by="ada", reason="not in their books")
     assert isinstance(done, Reconciled)
     assert done.state == "rejected"
-    with pytest.raises(InvocationFailed, match="not in their books"):
+    with pytest.raises(InvocationFailed, match="op was not done, says ada: not in their books"):
         await handle.result(timeout=SOON)
     assert (await life(h))[-1] == (EventKind.MARKED_NOT_DONE, "ada")
 
