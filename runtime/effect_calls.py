@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import anyio
 
 from ..journal.errors import InvalidOutput, KeylaneError, NotSent, PayloadTooLarge, Rejected
-from .effect_facts import VALUE_LIMIT_BYTES, cut, in_words
+from .effect_facts import VALUE_LIMIT_BYTES, cut, in_words, unreadable
 from .own_context import in_own_context
 from .slots import Slots
 
@@ -154,7 +154,7 @@ class EffectCalls:
         try:
             given = effect.params.load(params)
         except KeylaneError as error:
-            return Unsent(f"its parameters can't be read by this code: {in_words(error)}")
+            return Unsent(unreadable(error))
         why = may_send()
         if why is not None:
             return Unsent(why)
@@ -168,7 +168,7 @@ class EffectCalls:
         try:
             given = effect.params.load(params)
         except KeylaneError as error:
-            return Unclear(f"its parameters can't be read by this code: {in_words(error)}")
+            return Unclear(unreadable(error))
         return await self._answer(effect, lambda: lookup(operation_id, given), is_call=False)
 
     async def _answer(self, effect: Effect[Any, Any], call: Callable[[], Any], *, is_call: bool) -> Answer:

@@ -15,6 +15,7 @@ from ..objects.recovery import Contract, contract_under
 if TYPE_CHECKING:
     from ..journal.batch import Operation
     from ..journal.effects import Waiter
+    from ..journal.errors import KeylaneError
     from ..journal.keyspace import PartitionSpace
     from ..objects.receivers import Effect
     from .lane import Lane
@@ -89,6 +90,11 @@ def in_words(error: BaseException) -> str:
     except Exception:  # noqa: BLE001, the text is user code
         text = "its text can't be made"
     return cut(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def unreadable(error: KeylaneError) -> str:
+    """Return in a line that the parameters of an effect are none to this code."""
+    return f"its parameters can't be read by this code: {in_words(error)}"
 
 
 def blocker_of(lane: Lane, entry: EffectEntry) -> EffectEntry | None:

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ..journal.effects import EffectEntry, EffectState
-from ..journal.errors import EffectRejected
+from ..journal.errors import EffectRejected, KeylaneError
 from ..journal.ledger import EventKind, Happened
 from ..journal.outcomes import Outcome, Rejected, Succeeded, encode_outcome
 from ..objects.receivers import RECONCILE_WITHIN
 from ..objects.recovery import AskPeople, NextAction, next_action, question_of
 from .effect_calls import Absent, Answer, Done, Refused, Unclear, Unsent
-from .effect_facts import Change, contract, early_outcome, effect_of, follows_another, kept_ms, with_life
+from .effect_facts import Change, contract, early_outcome, effect_of, follows_another, kept_ms, unreadable, with_life
 from .failures import failure_of
 
 if TYPE_CHECKING:
@@ -150,6 +150,11 @@ def asked_next(partition: Partition, entry: EffectEntry, now_ms: int) -> NextAct
     effect = effect_of(partition, entry)
     if effect is None:
         return AskPeople(_NO_CODE)
+    try:
+        effect.params.load(entry.params)
+    except KeylaneError as error:
+        # Neither a look-up nor another attempt can be made without them.
+        return AskPeople(unreadable(error))
     return next_action(contract(partition, effect), question_of(entry), now_ms)
 
 
