@@ -117,6 +117,7 @@ class Dockets:
 
         Raises:
             WrongKeyType: A foreign key stands where it belongs.
+            KeylaneError: Something in it can't be decoded by this code.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.read(lane, partial(_tell, future))
@@ -138,11 +139,12 @@ def note_if_none(lane: Lane, found: object) -> None:
 
 
 async def read_docket(store: Store, space: PartitionSpace, key_text: str) -> Docket:
-    """Read an object's docket. What can't be decoded is left where it is, and keeps its operation id taken.
+    """Read an object's docket.
 
     Raises:
         StoreUnavailable: The store is away.
         WrongKeyType: A foreign key stands where it belongs.
+        KeylaneError: Something in it can't be decoded by this code, which leaves it where it is.
     """
     keys = [space.effects(key_text), space.proposals(key_text)]
     flat_effects, flat_proposals = await ask(store, [("HGETALL", key) for key in keys], keys)
