@@ -42,6 +42,8 @@ DAY_SECONDS: Final = 86_400.0
 TAKEOVERS: Final = 5
 #: How far apart waits are ended: fast enough to be under way together now and then, and below what saturates.
 RESOLVE_EVERY_SECONDS: Final = 0.004
+#: No sweep finds a reply before it is heard of.
+UNSWEPT_SECONDS: Final = 60.0
 
 waiter = VirtualObject("Waiter", owner="benchmarks")
 slow = VirtualObject("Slow", owner="benchmarks")
@@ -209,7 +211,12 @@ async def resume(waiting: int) -> list[Result]:
     for residency, where in ((600.0, "in memory"), (0.01, "replayed")):
         gates.clear()
         resumed.clear()
-        async with runtime_of([waiter, slow], waiting_residency_seconds=residency, lane_slots=2 * waiting) as runtime:
+        async with runtime_of(
+            [waiter, slow],
+            waiting_residency_seconds=residency,
+            lane_slots=2 * waiting,
+            sweep_seconds=UNSWEPT_SECONDS,
+        ) as runtime:
             times = await _resume_all(runtime, waiting)
         p50, p99 = (times[int(len(times) * share)] * 1e3 for share in (0.5, 0.99))
         what = f"reply to resumption, {waiting:,} waiting objects, handlers {where}"

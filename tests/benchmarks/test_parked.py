@@ -26,7 +26,7 @@ async def test_short_invocations_go_on_beside_parked_ones() -> None:
 
 
 async def test_a_handler_goes_on_when_the_reply_that_it_waits_for_is_there() -> None:
-    """In memory or replayed; a reply that is not heard of is found by a sweep, again and again, and takes longer."""
+    """In memory or replayed; one that is not heard of would be found by a sweep, a minute later."""
     for result in await resume(50):
         assert float(result.value.split()[-2]) <= 5_000, result.value
 

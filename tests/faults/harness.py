@@ -25,6 +25,8 @@ from keylane.journal.embedded import bundled_binary
 START_SECONDS = 60.0
 ASK_SECONDS = 10.0
 POLL_SECONDS = 0.01
+#: How often something is timed at most that is late where the machine has other things to do.
+ATTEMPTS = 3
 #: The name of our connections, by which faults that cut those of everybody else leave them alone.
 OURS = "keylane-tests"
 #: Names another server program to run the fault tests on, such as `redis-server`.
@@ -91,6 +93,19 @@ async def eventually_aside(check: Callable[[], object], what: str, *, seconds: f
         return await anyio.to_thread.run_sync(check)
 
     await eventually_answers(checked, what, seconds=seconds)
+
+
+async def quickest(limit_seconds: float, attempt: Callable[[], Awaitable[float]]) -> float:
+    """Return the least of up to three times, in seconds: a machine that does other things is late once, a fault always.
+
+    Args:
+        limit_seconds: What takes less is not tried again.
+        attempt: Does it, and returns how long it took.
+    """
+    taken = [await attempt()]
+    while len(taken) < ATTEMPTS and taken[-1] >= limit_seconds:
+        taken.append(await attempt())
+    return min(taken)
 
 
 class StoreServer:

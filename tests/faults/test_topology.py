@@ -225,12 +225,15 @@ async def test_a_silent_node_does_not_cost_the_leases_of_others(cluster: Cluster
         silent = next(iter(owners))
         silent.stop()
         try:
+            taken: list[float] = []
             for turn in (2, 3, 4):
                 began = time.monotonic()
                 renewals = await anyio.to_thread.run_sync(leases.renew, held)
-                assert time.monotonic() - began < 5
+                taken.append(time.monotonic() - began)
                 assert renewals[1:] == [Renewed(turn)] * 2
                 assert renewals[0] != Renewed(turn)
+            # The silent one is waited for once; a busy machine is late in one turn, and not in each.
+            assert min(taken) < 0.8
         finally:
             silent.go_on()
 
