@@ -135,8 +135,7 @@ class Counters(Meters):
         self._tenants: set[str] = set()
 
     def _count(self, metric: Metric, *labels: str, by: float = 1.0) -> None:
-        counts = self.counts.setdefault(metric, {})
-        counts[labels] = counts.get(labels, 0.0) + by
+        add_to(self.counts.setdefault(metric, {}), labels, by)
 
     def _note(self, metric: Metric, value: float, *labels: str) -> None:
         found = self.distributions.setdefault(metric, {})
@@ -159,7 +158,7 @@ class Counters(Meters):
 
     def ended(self, invocation: Invocation, outcome: Outcome) -> None:
         """Count an end, and what the model calls behind it cost."""
-        self._count(INVOCATIONS, *_handler_of(invocation), _end_of(outcome))
+        self._count(INVOCATIONS, *_handler_of(invocation), end_of(outcome))
         spent = invocation.spent_before + spending_of(invocation.records)
         for currency, amount in spent.cost.items():
             tenant = self._tenant(invocation.lane.key.tenant)
@@ -255,15 +254,16 @@ def queue_of(partitions: Sequence[Partition]) -> dict[Metric, dict[Labels, float
     for partition in partitions:
         labels = (partition.space.type_name,)
         waiting = [each.arrived_at for each in partition.open.values() if _has_not_begun(each)]
-        _add(found[PARTITIONS], labels, 1)
-        _add(found[OPEN], labels, len(partition.open))
-        _add(found[QUEUED], labels, len(waiting))
+        add_to(found[PARTITIONS], labels, 1)
+        add_to(found[OPEN], labels, len(partition.open))
+        add_to(found[QUEUED], labels, len(waiting))
         age = now - min(waiting) if waiting else 0.0
         found[QUEUE_AGE][labels] = max(found[QUEUE_AGE].get(labels, 0.0), age)
     return found
 
 
-def _add(counts: dict[Labels, float], labels: Labels, count: int) -> None:
+def add_to(counts: dict[Labels, float], labels: Labels, count: float) -> None:
+    """Add to a number."""
     counts[labels] = counts.get(labels, 0.0) + count
 
 
@@ -277,10 +277,13 @@ def _object_of(invocation: Invocation) -> str:
 
 
 def _handler_of(invocation: Invocation) -> tuple[str, str]:
-    # One whose handler this code lacks can still be killed.
+    return _object_of(invocation), handler_name_of(invocation)
+
+
+def handler_name_of(invocation: Invocation) -> str:
+    """Return the name of an invocation's handler; one whose handler this code lacks can still be killed."""
     is_known = cast("object", invocation.handler) is not None
-    name = invocation.handler.name if is_known else invocation.asked_for[0]
-    return _object_of(invocation), name
+    return invocation.handler.name if is_known else invocation.asked_for[0]
 
 
 def _how_settled(before: EffectEntry | None, change: Change) -> str | None:
@@ -296,7 +299,8 @@ def _how_settled(before: EffectEntry | None, change: Change) -> str | None:
     return SENT_AGAIN if was_sent_again else None
 
 
-def _end_of(outcome: Outcome) -> str:
+def end_of(outcome: Outcome) -> str:
+    """Return in a word how an invocation has ended."""
     match outcome:
         case Rejected():
             return "failed"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..journal.errors import KeylaneError, RegistrationError
 from ..journal.unsettled_counts import count_proposals, count_queued
-from .meters import Counters, queue_of
+from .meters import Counters, add_to, queue_of
 from .metric_table import (
     APPROVALS_OPEN,
     APPROVALS_OVERDUE,
@@ -136,16 +136,16 @@ class WorkerCollector(Collector):
     async def _open_of(self, partitions: list[Partition]) -> Numbers:
         unknown: dict[Labels, float] = {}
         for type_name, receiver in self._counters.unknown_of(partitions):
-            _add(unknown, (type_name, receiver, "runtime"), 1)
+            add_to(unknown, (type_name, receiver, "runtime"), 1)
         store, spaces = self._worker.store, [partition.space for partition in partitions]
         for (type_name, receiver), count in (await count_queued(store, spaces)).items():
-            _add(unknown, (type_name, receiver, "people"), count)
+            add_to(unknown, (type_name, receiver, "people"), count)
         waiting: dict[Labels, float] = {}
         overdue: dict[Labels, float] = {}
         counts = await count_proposals(store, {each.space: each.now_ms() for each in partitions})
         for space, count in counts.items():
-            _add(waiting, (space.type_name,), count.open)
-            _add(overdue, (space.type_name,), count.overdue)
+            add_to(waiting, (space.type_name,), count.open)
+            add_to(overdue, (space.type_name,), count.overdue)
         return {UNKNOWN_OPEN: unknown, APPROVALS_OPEN: waiting, APPROVALS_OVERDUE: overdue}
 
     def _histogram(self, metric: Metric) -> HistogramMetricFamily:
@@ -164,10 +164,6 @@ class WorkerCollector(Collector):
         for labels, (count, total) in _copied(self._counters.sums.get(metric, {})).items():
             family.add_metric(labels, count, total)
         return family
-
-
-def _add(counts: dict[Labels, float], labels: Labels, count: float) -> None:
-    counts[labels] = counts.get(labels, 0.0) + count
 
 
 def _counter(metric: Metric, counts: Mapping[Labels, float]) -> CounterMetricFamily:

@@ -25,7 +25,8 @@ from opentelemetry.trace import (
 )
 
 from ..journal.key import format_id
-from ..journal.outcomes import Outcome, Rejected, Stopped, Succeeded
+from ..journal.outcomes import Outcome, Rejected, Succeeded
+from .meters import end_of, handler_name_of
 from .spans import Spans
 
 if TYPE_CHECKING:
@@ -150,21 +151,21 @@ class OtelSpans(Spans):
     def ended(self, invocation: Invocation, outcome: Outcome) -> None:
         """Make the span of an invocation, from its intake to now."""
         parent = _parent_of(invocation)
-        own = self._context_of(invocation)
+        own, about = self._context_of(invocation), _about(invocation)
         token = _chosen.set((own.trace_id, own.span_id))
         try:
             span = self._tracer.start_span(
-                f"{_object_of(invocation)}.{_handler_of(invocation)}",
+                f"{about['keylane.object']}.{about['keylane.handler']}",
                 context=Context() if parent is None else _in_context(parent),
                 kind=SpanKind.SERVER,
-                attributes=_about(invocation),
+                attributes=about,
                 start_time=_begun_ns(invocation),
             )
         finally:
             _chosen.reset(token)
-        span.set_attribute("keylane.end", _end_of(outcome))
+        span.set_attribute("keylane.end", end_of(outcome))
         if not isinstance(outcome, Succeeded):
-            told = outcome.failure.message if isinstance(outcome, Rejected) else _end_of(outcome)
+            told = outcome.failure.message if isinstance(outcome, Rejected) else end_of(outcome)
             span.set_status(Status(StatusCode.ERROR, told))
         span.end()
 
@@ -192,20 +193,12 @@ def _in_context(parent: SpanContext) -> Context:
     return set_span_in_context(NonRecordingSpan(parent), Context())
 
 
-def _object_of(invocation: Invocation) -> str:
-    return invocation.lane.partition.space.type_name
-
-
-def _handler_of(invocation: Invocation) -> str:
-    return invocation.asked_for[0] or invocation.handler.name
-
-
 def _about(invocation: Invocation) -> dict[str, str]:
     lane = invocation.lane
     return {
         "keylane.object": lane.partition.space.type_name,
         "keylane.key": lane.key_text,
-        "keylane.handler": _handler_of(invocation),
+        "keylane.handler": handler_name_of(invocation),
         "keylane.invocation": lane.partition.invocation_id(invocation.raw_id),
     }
 
@@ -215,13 +208,3 @@ def _begun_ns(invocation: Invocation) -> int:
     if invocation.begun_ms is not None:
         return invocation.begun_ms * 1_000_000
     return time.time_ns() - int((time.monotonic() - invocation.arrived_at) * 1e9)
-
-
-def _end_of(outcome: Outcome) -> str:
-    match outcome:
-        case Succeeded():
-            return "completed"
-        case Stopped():
-            return outcome.how
-        case _:
-            return "failed"
