@@ -261,6 +261,17 @@ async def test_without_a_port_nothing_is_shown(store_url: str, namespace: str) -
         assert partition.writer.on_applied is None
 
 
+async def test_the_environment_asks_for_numbers_and_spans(
+    store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever deploys a worker need not change its code."""
+    monkeypatch.setenv("KEYLANE_METRICS_PORT", "0")
+    monkeypatch.setenv("KEYLANE_TRACING", "1")
+    async with Runtime([shop], store=store_url, namespace=namespace) as runtime:
+        assert of(await scrape(runtime), "keylane_partitions", object="Shop") == len(runtime.worker.partitions)
+        assert all(partition.spans.is_on for partition in runtime.worker.partitions)
+
+
 def test_the_libraries_are_loaded_only_when_they_are_asked_for() -> None:
     """Whoever wants no numbers and no spans needs no library for them; the client of the store loads what it likes."""
     code = (
