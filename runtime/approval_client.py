@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from ..journal.effect_orders import DecisionAct, DecisionOrder
-from ..journal.errors import IdempotencyConflict, InvalidInput
+from ..journal.errors import IdempotencyConflict
 from ..journal.key import InvocationId, Key, new_invocation_id
 from ..journal.ledger_reading import read_docket, read_proposal, read_proposed, spaces_of
 from ..journal.requests import Request, RequestKind
@@ -14,7 +14,7 @@ from ..objects.approvals import Approval, Proposal
 from ..objects.proposing import read_proposal_id, status_of
 from ..objects.verdicts import UnknownTarget, decision_verdict_of
 from ..objects.virtual_object import VirtualObject
-from .bounds import check_text
+from .bounds import check_text, check_who
 from .deciding import check_order
 from .handle import Timeout, seconds_of, value_of
 from .places import place_if_any
@@ -245,5 +245,4 @@ def _check(order: DecisionOrder, message_id: str | None) -> None:
     if message_id is not None:
         check_text("message_id", message_id)
     check_order(order)
-    if not order.by.strip():
-        raise InvalidInput("by", "somebody has to answer for a decision")
+    check_who(order.by)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ..journal.errors import PayloadTooLarge
+from ..journal.errors import InvalidInput, PayloadTooLarge
 from .checkpoints import count_kept_back
 from .large_values import total_bytes
 
@@ -45,14 +45,41 @@ def check_text(what: str, given: object) -> None:
         raise TypeError(f"{what} is text, not {type(given).__name__}")
 
 
-def check_decision(by: object, reason: object) -> None:
+def check_decision(by: str, reason: str) -> None:
     """Refuse what does not say in words who decides something, and why.
 
     Raises:
         TypeError: One of them is no text.
+        InvalidInput: One of them is blank.
+        PayloadTooLarge: The name has more than 256 bytes, or the reason more than 4 KiB.
+    """
+    check_wish(by, reason)
+    check_who(by)
+    if not reason.strip():
+        raise InvalidInput("reason", "say why; it goes into the record")
+
+
+def check_wish(by: str, reason: str) -> None:
+    """Refuse a name and a reason that can't go into the record; either may be left out.
+
+    Raises:
+        TypeError: One of them is no text.
+        PayloadTooLarge: The name has more than 256 bytes, or the reason more than 4 KiB.
     """
     check_text("by", by)
     check_text("reason", reason)
+    check_name("by", by)
+    check_reason(reason)
+
+
+def check_who(by: str) -> None:
+    """Refuse a decision for which nobody answers.
+
+    Raises:
+        InvalidInput: The name is blank.
+    """
+    if not by.strip():
+        raise InvalidInput("by", "somebody has to answer for it")
 
 
 def check_reason(reason: str) -> None:

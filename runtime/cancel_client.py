@@ -15,7 +15,7 @@ from ..journal.inbox import leaves_no_trace
 from ..journal.key import InvocationId, new_invocation_id
 from ..journal.outcomes import Refused, Succeeded
 from ..journal.requests import Request, RequestKind
-from .bounds import check_decision
+from .bounds import check_decision, check_wish
 from .cancelling import OVER
 from .handle import refusal_of
 from .remote import Patience, Remote
@@ -70,11 +70,14 @@ class CancelClient:
 
         Raises:
             TypeError: Who asks, or why, is no text.
+            InvalidInput: It is no cancel, and does not say who asks, or why.
             CallError: Nothing is known of the invocation, or it can't be done.
             CallTimeout: The time passed; the request stays where it is.
             StoreError: The store was away for too long, or refused.
         """
-        check_decision(by, reason)
+        # Whoever gives up what they have asked for themselves need not say why.
+        check = check_wish if kind is RequestKind.CANCEL else check_decision
+        check(by, reason)
         space = self._store.space(invocation.type_name, invocation.partition)
         if await self._remote.persist(lambda: leaves_no_trace(self._store, space, invocation.raw), patience):
             raise CallError("nothing is known of it: no such call was made, or it ended too long ago",

@@ -68,6 +68,7 @@ class EndingClient:
 
         Raises:
             InvalidKey: The text is no invocation id.
+            InvalidInput: `by` or `reason` is empty.
             CallError: Nothing is known of it.
             CallTimeout: The time passed.
             StoreError: The store was away for too long, or refused.
@@ -87,6 +88,7 @@ class EndingClient:
             timeout: How long to wait for the owner's verdict.
 
         Raises:
+            InvalidInput: `by` or `reason` is empty.
             CallError: No undo of it has failed, or nothing is known of it.
             CallTimeout: The time passed; the request stays where it is.
         """

@@ -65,6 +65,7 @@ class Operating:
                 invocation that runs, until it has come to its next durable point.
 
         Raises:
+            InvalidInput: `by` or `reason` is empty.
             CallError: The invocation has ended, or is not known; or it is to begin later.
             CallTimeout: The time passed; the request stays where it is.
             UnknownObject: The namespace has no such type.
@@ -108,6 +109,7 @@ class Operating:
             timeout: How long to wait for the owner's verdict.
 
         Raises:
+            InvalidInput: `by` or `reason` is empty.
             CallError: It is not paused, or not known.
             CallTimeout: The time passed; the request stays where it is.
             UnknownObject: The namespace has no such type.
@@ -149,6 +151,7 @@ class Operating:
             timeout: How long to wait for the owner's verdict.
 
         Raises:
+            InvalidInput: `by` or `reason` is empty.
             CallError: It is not paused, not known, or has not so many commands; or the version is not there.
             CallTimeout: The time passed; the request stays where it is.
         """

@@ -19,7 +19,7 @@ from ..journal.signals import message_raw_id
 from ..objects.receiver_checks import SPAN_MAX
 from ..objects.reconcile_verdicts import Reconciled, ReconcileVerdict, reconcile_verdict_of
 from ..objects.verdicts import UnknownTarget
-from .bounds import check_decision, check_text
+from .bounds import check_text
 from .handle import Timeout, seconds_of, value_of
 from .places import name_of, place_if_any
 from .reconciling import check_order
@@ -238,7 +238,6 @@ class ReconcileClient:
         timeout: Timeout,
     ) -> ReconcileVerdict:
         name, key_text, patience = name_of(target[0]), str(Key.parse(target[1])), Patience(seconds_of(timeout))
-        check_decision(order.by, order.reason)
         check_order(order)
         space = await place_if_any(self._places, self.remote, name, key_text, patience)
         if space is None:

@@ -39,7 +39,7 @@ from ..objects.reconcile_verdicts import AlreadySettled, NotAllowed, Reconciled,
 from ..objects.reconciliation import acts_of
 from ..objects.verdicts import UnknownTarget
 from .at_hand import written
-from .bounds import check_name, check_reason
+from .bounds import check_decision, check_name
 from .effect_facts import VALUE_LIMIT_BYTES, contract, effect_of, owner_of
 from .failures import failure_of, refused
 from .partition import Phase
@@ -247,13 +247,8 @@ def check_order(order: ReconcileOrder) -> None:
         InvalidInput: Nobody says who does it, why, to whom it is handed over, or within what time there is.
         PayloadTooLarge: A name has more than 256 bytes, or the reason more than 4 KiB.
     """
-    for what, text in (("by", order.by), ("whom", order.whom)):
-        check_name(what, text)
-    check_reason(order.reason)
-    if not order.by.strip():
-        raise InvalidInput("by", "somebody has to answer for it")
-    if not order.reason.strip():
-        raise InvalidInput("reason", "say why; it goes into the record")
+    check_decision(order.by, order.reason)
+    check_name("whom", order.whom)
     if order.act is ReconcileAct.HAND_OVER and not order.whom.strip():
         raise InvalidInput("to", "say to whom it is handed over")
     if order.within_ms is not None and not 0 < order.within_ms <= SPAN_MAX / timedelta(milliseconds=1):

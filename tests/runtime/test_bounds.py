@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from keylane import (
     Client,
     Handler,
+    InvalidInput,
     InvocationFailed,
     InvocationPaused,
     ObjectContext,
@@ -471,3 +473,32 @@ async def test_a_result_of_33_megabytes_does_not_slow_other_keys_down(runtime: R
 def test_all_of_these_keys_belong_to_one_partition() -> None:
     """The tests above read the store under this one."""
     assert PartitionSpace("n", "Press", partition_of(KEY, 1)).number == 0
+
+
+DECISIONS = ("pause", "resume", "restart", "kill", "skip_compensation")
+
+
+@pytest.mark.parametrize("act", DECISIONS)
+async def test_who_decides_something_says_so_and_why(store_url: str, namespace: str, act: str) -> None:
+    """A record without a name or a reason could not be asked about later; one that is too long would not be read."""
+    invocation = f"Press.0.{new_invocation_id().hex()}"
+    more = {"keep": 0} if act == "restart" else {}
+    async with Client(store_url, namespace=namespace) as client:
+        decide = partial(getattr(client, act), invocation, timeout=5, **more)
+        with pytest.raises(InvalidInput, match="answer for it"):
+            await decide(by=" ", reason="why")
+        with pytest.raises(InvalidInput, match="goes into the record"):
+            await decide(by="ada", reason="")
+        with pytest.raises(PayloadTooLarge, match="in fewer words"):
+            await decide(by="ada", reason="r" * 5_000)
+        with pytest.raises(PayloadTooLarge, match="256"):
+            await decide(by="a" * 300, reason="why")
+
+
+async def test_whoever_cancels_need_not_say_why(store_url: str, namespace: str) -> None:
+    """What is asked for by the one who has asked for the invocation speaks for itself."""
+    async with Runtime([press], store=store_url, namespace=namespace) as runtime:
+        handle = await runtime.client.send(echo, KEY, b"x", delay=timedelta(hours=1))
+        assert (await handle.cancel()).outcome == "cancelled"
+        with pytest.raises(PayloadTooLarge, match="in fewer words"):
+            await handle.cancel(reason="r" * 5_000)
