@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import anyio.from_thread
-
 from ..objects.context import BlockingObjectContext, BlockingSharedContext
 from ..objects.waiting import BlockingAwakeable
 from .misuse import NoBranches
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from ..objects.verdicts import WaitVerdict
     from ..objects.waiting import Awakeable, SignalTarget
     from .context import ExclusiveContext
+    from .handler_thread import HandlerThread
     from .reading_context import ReadingContext
 
 _FOR_AWAITING_HANDLERS = frozenset({"gather", "select", "as_completed", "task_group"})
@@ -35,10 +34,11 @@ _FOR_AWAITING_HANDLERS = frozenset({"gather", "select", "as_completed", "task_gr
 class BlockingReadingContext(BlockingSharedContext):
     """A shared handler's context, for a thread."""
 
-    __slots__ = ("_ctx",)
+    __slots__ = ("_ctx", "_thread")
 
-    def __init__(self, ctx: ReadingContext | ExclusiveContext) -> None:
+    def __init__(self, ctx: ReadingContext | ExclusiveContext, thread: HandlerThread) -> None:
         self._ctx = ctx
+        self._thread = thread
 
     def __getattr__(self, name: str) -> Any:
         """Say of what a shared handler lacks where it is to be had."""
@@ -61,22 +61,24 @@ class BlockingReadingContext(BlockingSharedContext):
 
     def get(self, name: str, type: Any, default: Any = None) -> Any:
         """Return a state value."""
-        return anyio.from_thread.run(self._ctx.get, name, type, default)
+        return self._thread.awaited("get", self._ctx.get, name, type, default)
 
     def state_keys(self) -> list[str]:
         """Return the names of the state values."""
-        return anyio.from_thread.run(self._ctx.state_keys)
+        return self._thread.awaited("state_keys", self._ctx.state_keys)
 
     def time(self) -> datetime:
         """Return the partition's time."""
-        return anyio.from_thread.run(self._ctx.time)
+        return self._thread.awaited("time", self._ctx.time)
 
     def random(self) -> random.Random:
         """Return random numbers of this invocation's own."""
+        self._thread.check("random")
         return self._ctx.random()
 
     def uuid(self) -> uuid.UUID:
         """Return a random UUID."""
+        self._thread.check("uuid")
         return self._ctx.uuid()
 
 
@@ -85,8 +87,8 @@ class BlockingExclusiveContext(BlockingReadingContext, BlockingObjectContext):
 
     __slots__ = ("_exclusive",)
 
-    def __init__(self, ctx: ExclusiveContext) -> None:
-        super().__init__(ctx)
+    def __init__(self, ctx: ExclusiveContext, thread: HandlerThread) -> None:
+        super().__init__(ctx, thread)
         self._exclusive = ctx
 
     def __getattr__(self, name: str) -> Any:
@@ -102,107 +104,117 @@ class BlockingExclusiveContext(BlockingReadingContext, BlockingObjectContext):
 
     def set(self, name: str, value: Any, type: Any = None) -> None:
         """Write a state value; it becomes durable with the next durable point."""
-        anyio.from_thread.run_sync(self._exclusive.set, name, value, type)
+        self._thread.sync("set", self._exclusive.set, name, value, type)
 
     def clear(self, name: str) -> None:
         """Take a state value away."""
-        anyio.from_thread.run_sync(self._exclusive.clear, name)
+        self._thread.sync("clear", self._exclusive.clear, name)
 
     def clear_all(self) -> None:
         """Take all state values away."""
-        anyio.from_thread.run_sync(self._exclusive.clear_all)
+        self._thread.sync("clear_all", self._exclusive.clear_all)
 
     def patched(self, name: str) -> bool:
         """Return whether this invocation runs with a change of the code."""
-        return anyio.from_thread.run_sync(self._exclusive.patched, name)
+        return self._thread.sync("patched", self._exclusive.patched, name)
 
     def run(self, name: str, action: Any, /, *arguments: Any, **options: Any) -> Any:
         """Run a step, or return its recorded result."""
-        return anyio.from_thread.run(partial(self._exclusive.run, name, action, *arguments, **options))
+        return self._thread.awaited("run", partial(self._exclusive.run, name, action, *arguments, **options))
 
     def model(self, name: str, function: Any, /, *arguments: Any, **options: Any) -> Any:
         """Ask a model, or return its recorded answer."""
-        return anyio.from_thread.run(partial(self._exclusive.model, name, function, *arguments, **options))
+        return self._thread.awaited("model", partial(self._exclusive.model, name, function, *arguments, **options))
 
     def compensate(self, name: str, action: Any, /, *arguments: Any, **options: Any) -> None:
         """Register what is to be undone when the handler fails or is cancelled."""
-        anyio.from_thread.run_sync(partial(self._exclusive.compensate, name, action, *arguments, **options))
+        self._thread.sync("compensate", partial(self._exclusive.compensate, name, action, *arguments, **options))
 
     def call(
         self, target: Any, key: Key | str, /, *rest: Any, release_lane: bool = False, expects: Iterable[str] = ()
     ) -> Any:
         """Call another object, or return what it answered in the recorded run."""
         call = partial(self._exclusive.call, target, key, *rest, release_lane=release_lane, expects=expects)
-        return anyio.from_thread.run(call)
+        return self._thread.awaited("call", call)
 
     def send(self, target: Any, key: Key | str, /, *rest: Any, delay: timedelta | float | None = None) -> Sent:
         """Send a message to an object, unless the recorded run has sent it."""
-        return anyio.from_thread.run(partial(self._exclusive.send, target, key, *rest, delay=delay))
+        return self._thread.awaited("send", partial(self._exclusive.send, target, key, *rest, delay=delay))
 
     def awakeable(self, type: Any = Any, /) -> BlockingAwakeable[Any]:
         """Make something that code outside completes, the same one at each replay."""
-        return ThreadAwakeable(anyio.from_thread.run(self._exclusive.awakeable, type))
+        return ThreadAwakeable(self._thread, self._thread.awaited("awakeable", self._exclusive.awakeable, type))
 
     def signal(self, name: str, type: Any, /, **options: Any) -> Any:
         """Wait for a signal, or return the one that the recorded run got."""
-        return anyio.from_thread.run(partial(self._exclusive.signal, name, type, **options))
+        return self._thread.awaited("signal", partial(self._exclusive.signal, name, type, **options))
 
     def resolve_awakeable(self, awakeable_id: str, value: Any, /, type: Any = None) -> WaitVerdict:
         """Complete another invocation's awakeable, or return what the recorded run was told."""
-        return anyio.from_thread.run(self._exclusive.resolve_awakeable, awakeable_id, value, type)
+        return self._thread.awaited("resolve_awakeable", self._exclusive.resolve_awakeable, awakeable_id, value, type)
 
     def reject_awakeable(self, awakeable_id: str, reason: str, /, *, code: str | None = None) -> WaitVerdict:
         """Complete another invocation's awakeable with a failure, or return what the recorded run was told."""
-        return anyio.from_thread.run(partial(self._exclusive.reject_awakeable, awakeable_id, reason, code=code))
+        return self._thread.awaited(
+            "reject_awakeable", partial(self._exclusive.reject_awakeable, awakeable_id, reason, code=code)
+        )
 
     def send_signal(self, target: SignalTarget, name: str, value: Any, /, type: Any = None) -> WaitVerdict:
         """Send a signal, or return what the recorded run was told."""
-        return anyio.from_thread.run(self._exclusive.send_signal, target, name, value, type)
+        return self._thread.awaited("send_signal", self._exclusive.send_signal, target, name, value, type)
 
     def propose(self, **proposed: Any) -> Proposal:
         """Propose something, or return what the recorded run has proposed."""
-        return anyio.from_thread.run(partial(self._exclusive.propose, **proposed))
+        return self._thread.awaited("propose", partial(self._exclusive.propose, **proposed))
 
     def approval(self, proposal: Proposal, /, *, release_lane: bool = False, expects: Iterable[str] = ()) -> Approval:
         """Wait for the decision on a proposal, or return the one that the recorded run was told."""
         approval = partial(self._exclusive.approval, proposal, release_lane=release_lane, expects=expects)
-        return anyio.from_thread.run(approval)
+        return self._thread.awaited("approval", approval)
 
     def effect(self, effect: Effect[Any, Any], /, **options: Any) -> Any:
         """Have something done outside, or return what came of it in the recorded run."""
-        return anyio.from_thread.run(partial(self._exclusive.effect, effect, **options))
+        return self._thread.awaited("effect", partial(self._exclusive.effect, effect, **options))
 
     def effect_outcome(self, effect: Effect[Any, Any], /, **options: Any) -> Any:
         """Have something done outside, or return what was known of it in the recorded run."""
-        return anyio.from_thread.run(partial(self._exclusive.effect_outcome, effect, **options))
+        return self._thread.awaited("effect_outcome", partial(self._exclusive.effect_outcome, effect, **options))
 
     def attach(self, invocation_id: str, /, type: Any = None) -> Any:
         """Wait for the end of an invocation, or return what the recorded run was told of it."""
-        return anyio.from_thread.run(self._exclusive.attach, invocation_id, type)
+        return self._thread.awaited("attach", self._exclusive.attach, invocation_id, type)
 
     def sleep(self, duration: timedelta | float, /, *, release_lane: bool = False, expects: Iterable[str] = ()) -> None:
         """Wait for a while, counted from when the recorded run began to."""
-        anyio.from_thread.run(partial(self._exclusive.sleep, duration, release_lane=release_lane, expects=expects))
+        self._thread.awaited(
+            "sleep", partial(self._exclusive.sleep, duration, release_lane=release_lane, expects=expects)
+        )
 
     @contextmanager
     def release_lane(self, *, expects: Iterable[str] = ()) -> Generator[None]:
         """Leave the lane to others during the waits of a block."""
         release = self._exclusive.release_lane(expects=expects)
-        anyio.from_thread.run_sync(release.enter)
+        self._thread.sync("release_lane", release.enter)
         try:
             yield
         except BaseException:
-            anyio.from_thread.run_sync(partial(release.leave, is_failed=True))
+            self._thread.sync("release_lane", partial(release.leave, is_failed=True))
             raise
-        anyio.from_thread.run_sync(partial(release.leave, is_failed=False))
+        self._thread.sync("release_lane", partial(release.leave, is_failed=False))
 
 
 class ThreadAwakeable(BlockingAwakeable[Any]):
-    """An awakeable of one run of a plain function."""
+    """An awakeable of one run of a plain function.
 
-    __slots__ = ("_awakeable",)
+    Args:
+        thread: The function's thread.
+        awakeable: What it stands for.
+    """
 
-    def __init__(self, awakeable: Awakeable[Any]) -> None:
+    __slots__ = ("_awakeable", "_thread")
+
+    def __init__(self, thread: HandlerThread, awakeable: Awakeable[Any]) -> None:
+        self._thread = thread
         self._awakeable = awakeable
 
     @property
@@ -215,4 +227,4 @@ class ThreadAwakeable(BlockingAwakeable[Any]):
 
     def wait(self, **options: Any) -> Any:
         """Wait until it is completed."""
-        return anyio.from_thread.run(partial(self._awakeable.wait, **options))
+        return self._thread.awaited("awakeable.wait", partial(self._awakeable.wait, **options))

@@ -187,6 +187,10 @@ class BranchTask(DurableTask[T]):
         """Wait for the end of the branch."""
         return self._conductor.result_of(self.branch).__await__()
 
+    def is_of(self, conductor: BranchTasks) -> bool:
+        """Return whether its branch is one of a run."""
+        return self._conductor is conductor
+
     @property
     def is_done(self) -> bool:
         """Whether the branch has ended."""

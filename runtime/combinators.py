@@ -16,7 +16,7 @@ from ..journal.errors import Cancelled
 from ..objects.branching import BranchGroup, DurableTask
 from .branches import Branch, BranchTask
 from .ends import Ends
-from .misuse import ForeignAwaitable, GroupEnded, UsedCoroutine
+from .misuse import ForeignAwaitable, ForeignBranch, GroupEnded, UsedCoroutine
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -147,7 +147,7 @@ class Group(BranchGroup, AbstractAsyncContextManager["Group", None]):
         return frozenset() if conductor is None else conductor.coroutines
 
     def _check(self, awaitable: Awaitable[Any]) -> None:
-        check_awaitables("task_group", [awaitable], self._given)
+        check_awaitables("task_group", [awaitable], self._given, self._ctx.conductor)
         self._ctx.branch_here("task_group")
         if not self._is_open:
             raise GroupEnded
@@ -198,26 +198,36 @@ class Group(BranchGroup, AbstractAsyncContextManager["Group", None]):
             raise
 
 
-def check_awaitables(call: str, awaitables: Iterable[Awaitable[Any]], given: AbstractSet[Any]) -> None:
+def check_awaitables(
+    call: str, awaitables: Iterable[Awaitable[Any]], given: AbstractSet[Any], conductor: Conductor | None
+) -> None:
     """Refuse what ends when no replay could know.
 
     Args:
         call: The call of ctx.
         awaitables: What it was given.
         given: Coroutines that branches of the handler run already.
+        conductor: Runs these branches; None where the handler has none.
 
     Raises:
         ForeignAwaitable: It is a task or a future of asyncio, or can't be awaited.
+        ForeignBranch: It is a task of another run.
         UsedCoroutine: It is a coroutine that runs already, or is there twice.
     """
     seen = set(given)
     for awaitable in awaitables:
+        if isinstance(awaitable, DurableTask) and not _is_of(awaitable, conductor):
+            raise ForeignBranch(call)
         if asyncio.isfuture(awaitable) or not inspect.isawaitable(awaitable):
             raise ForeignAwaitable(call, awaitable)
         if inspect.iscoroutine(awaitable):
             if awaitable in seen or inspect.getcoroutinestate(awaitable) != inspect.CORO_CREATED:
                 raise UsedCoroutine(call, awaitable)
             seen.add(awaitable)
+
+
+def _is_of(task: DurableTask[Any], conductor: Conductor | None) -> bool:
+    return isinstance(task, BranchTask) and conductor is not None and task.is_of(conductor)
 
 
 def drop(awaitables: Iterable[Awaitable[Any]], given: AbstractSet[Any] = frozenset()) -> None:

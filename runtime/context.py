@@ -462,7 +462,7 @@ class ExclusiveContext(EffectingContext):
         given: AbstractSet[Any] = frozenset() if self.conductor is None else self.conductor.coroutines
         try:
             branch = self.branch_here(call)
-            check_awaitables(call, awaitables, given)
+            check_awaitables(call, awaitables, given, self.conductor)
         except BaseException:
             drop(awaitables, given)
             raise

@@ -35,11 +35,12 @@ from .compensation import is_begun, undo
 from .context import ExclusiveContext
 from .endings import finish, has_left, pause, retry_later
 from .failures import failure_of
+from .handler_thread import HandlerThread
 from .invocation import Hold, Invocation
 from .lane import Lane
 from .large_reads import whole
 from .migrations import bring_up_to_date
-from .own_context import in_own_context, in_thread
+from .own_context import in_own_context
 from .parking import park
 from .partition import Phase
 from .pausing import fulfil
@@ -226,8 +227,9 @@ class Execution:
     async def _result(self, invocation: Invocation, ctx: ExclusiveContext, arguments: tuple[Any, ...]) -> bytes:
         handler = invocation.handler
         if handler.is_blocking:
-            run = partial(handler.function, BlockingExclusiveContext(ctx), *arguments)
-            value = await anyio.to_thread.run_sync(in_thread, run, limiter=self._limiter, abandon_on_cancel=True)
+            thread = HandlerThread(ctx)
+            run = partial(thread.run, handler.function, BlockingExclusiveContext(ctx, thread), *arguments)
+            value = await anyio.to_thread.run_sync(run, limiter=self._limiter, abandon_on_cancel=True)
         else:
             value = await self._returned(ctx, invocation, handler.function(ctx, *arguments))
         if ctx.ended_by is not None:

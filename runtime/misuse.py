@@ -17,6 +17,27 @@ class ForeignTask(RuntimeError):
         )
 
 
+class ForeignThread(RuntimeError):
+    """A plain function's context was used in a thread that is not the function's own."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__(
+            f"ctx.{call} was called in a thread that does not run the handler, so its place in the journal is not "
+            "defined: call it in the handler itself; threads of yours may run inside a step"
+        )
+
+
+class ForeignBranch(RuntimeError):
+    """A task of another run was given to `ctx.gather` and its like, or was awaited in this one."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__(
+            f"ctx.{call} was given a task of ctx.task_group() or ctx.as_completed() that is not of this run of the "
+            "handler: a task ends with the run that made it, and no other one can tell its end again; await it there, "
+            "and hand over its result with ctx.call, ctx.send or the object's state"
+        )
+
+
 class ContextClosed(RuntimeError):
     """A context was used after its handler had ended."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import threading
 import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any
@@ -51,8 +52,17 @@ def in_own_context(
         raise NotTheHandlersOwn(error) from error
 
 
+_threads = threading.local()
+
+
+def is_of_the_runtime() -> bool:
+    """Return whether this thread is one in which the runtime runs plain functions."""
+    return getattr(_threads, "is_of_the_runtime", False)
+
+
 def in_thread(run: Callable[[], Any]) -> Any:
     """Run a plain function in its thread; what would take the worker with it ends no more than the function."""
+    _threads.is_of_the_runtime = True
     try:
         return run()
     except GeneratorExit as error:

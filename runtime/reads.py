@@ -28,6 +28,7 @@ from ..journal.outcomes import Outcome, Rejected, Succeeded, encode_outcome
 from .blocking_context import BlockingReadingContext
 from .bounds import check_unpacked
 from .failures import failure_of, refused
+from .handler_thread import HandlerThread
 from .idle import unheard
 from .migrations import migrated
 from .own_context import in_own_context
@@ -150,7 +151,8 @@ class Reads:
     ) -> Any:
         if not is_blocking:
             return await in_own_context(function(ctx, *arguments))
-        call = partial(function, BlockingReadingContext(ctx), *arguments)
+        thread = HandlerThread()
+        call = partial(thread.run, function, BlockingReadingContext(ctx, thread), *arguments)
         return await anyio.to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
 
     async def _values(self, partition: Partition | None, space: PartitionSpace, key_text: str) -> Mapping[str, bytes]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -215,6 +217,97 @@ async def test_a_group_that_is_not_open_says_when_it_is(things: Harness) -> None
         group.create_task(ctx.run("one", one))
 
     assert "not open" in await told(things, before)
+
+
+async def in_group(ctx: ObjectContext, task: Any) -> None:
+    async with ctx.task_group() as group:
+        group.create_task(task)
+
+
+async def in_turn(ctx: ObjectContext, task: Any) -> None:
+    async for each in ctx.as_completed(task):
+        await each
+
+
+#: What takes a task, and would wait for it.
+TAKERS: dict[str, Callable[[ObjectContext, Any], Any]] = {
+    "gather": lambda ctx, task: ctx.gather(ctx.run("one", one), task),
+    "select": lambda ctx, task: ctx.select(it=task),
+    "as_completed": in_turn,
+    "task_group": in_group,
+}
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+async def test_a_task_of_another_run_is_refused(things: Harness, taker: str) -> None:
+    """It ends with the run that made it: whether that goes on, or has ended."""
+    tasks: list[Any] = []
+    has_begun = asyncio.Event()
+
+    async def ends(ctx: ObjectContext) -> None:
+        async with ctx.task_group() as group:
+            tasks.append(group.create_task(ctx.run("one", one)))
+
+    async def goes_on(ctx: ObjectContext) -> None:
+        async with ctx.task_group() as group:
+            tasks.append(group.create_task(ctx.sleep(timedelta(days=1))))
+            has_begun.set()
+
+    await answer(things, ends)
+    cases["goes on"] = goes_on
+    await things.send(misuse, "acme/t-2", "goes on")
+    await asyncio.wait_for(has_begun.wait(), ANSWER_SECONDS)
+    for task in tasks:
+        refused = await told(things, lambda ctx, task=task: TAKERS[taker](ctx, task))
+        assert refused.startswith(f"ctx.{taker} was given a task")
+        assert "not of this run" in refused
+
+
+#: Calls of a plain function's context; none may be made in a thread that is not the function's.
+IN_THREADS: list[Case] = [
+    lambda ctx: ctx.run("one", one),
+    lambda ctx: ctx.get("value", int),
+    lambda ctx: ctx.set("value", 1),
+    lambda ctx: ctx.sleep(0.001),
+    lambda ctx: ctx.uuid(),
+    lambda ctx: ctx.awakeable(str),
+]
+
+
+@pytest.mark.parametrize("case", IN_THREADS)
+async def test_another_thread_than_the_handlers_is_refused(things: Harness, case: Case) -> None:
+    """Its place in the journal would be where the thread happened to come to."""
+
+    def elsewhere(ctx: BlockingObjectContext) -> None:
+        with ThreadPoolExecutor() as pool:
+            pool.submit(case, ctx).result()
+
+    assert "in a thread that does not run the handler" in await told(things, elsewhere, handler=misuse_in_thread)
+
+
+async def test_the_context_of_another_plain_handler_is_refused(things: Harness) -> None:
+    """Its thread is one of the runtime's, too, and is not the one that the context belongs to."""
+    lent: list[BlockingObjectContext] = []
+    is_used = threading.Event()
+
+    def lends(ctx: BlockingObjectContext) -> int:
+        lent.append(ctx)
+        assert is_used.wait(ANSWER_SECONDS)
+        return ctx.run("one", one)
+
+    def borrows(ctx: BlockingObjectContext) -> None:
+        try:
+            lent[0].run("one", one)
+        finally:
+            is_used.set()
+
+    cases["lends"] = lends
+    lending = await things.send(misuse_in_thread, "acme/t-2", "lends")
+    async with asyncio.timeout(ANSWER_SECONDS):
+        while not lent:
+            await asyncio.sleep(0)
+    assert "in a thread that does not run the handler" in await told(things, borrows, handler=misuse_in_thread)
+    assert await lending.result(timeout=ANSWER_SECONDS) == 1
 
 
 async def raises_generator_exit(_: object) -> None:
