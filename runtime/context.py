@@ -33,7 +33,15 @@ from .effecting_context import EffectingContext
 from .large_reads import whole
 from .large_values import USUAL_BYTES, compact, note
 from .log import InvocationLog
-from .misuse import ContextClosed, ForeignTask, InterruptedStep, InterruptedWait, NestedStep, ReleasedInBranch
+from .misuse import (
+    BranchesInRelease,
+    ContextClosed,
+    ForeignTask,
+    InterruptedStep,
+    InterruptedWait,
+    NestedStep,
+    ReleasedInBranch,
+)
 from .orders import milliseconds
 from .patches import has_patch
 from .releasing import LaneRelease
@@ -474,10 +482,11 @@ class ExclusiveContext(EffectingContext):
 
         Raises:
             ForeignTask: None of this handler does.
+            BranchesInRelease: Others have the lane meanwhile.
         """
         self._check_command(call)
         if self.release is not None:
-            raise ReleasedInBranch
+            raise BranchesInRelease(call)
         if self.conductor is None:
             # What is replayed so far was a prefix of the journal; in a live run all of it is behind.
             left = len(self._recorded) if self._recorded else 0

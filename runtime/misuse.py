@@ -65,6 +65,17 @@ class ReleasedInBranch(RuntimeError):
         )
 
 
+class BranchesInRelease(RuntimeError):
+    """A handler wanted branches in a block in which others have its lane."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__(
+            f"ctx.{call} was awaited in a block of ctx.release_lane(): branches that go on one after the other would "
+            "need the lane again in between, while others have it; await one thing after the other there, give a wait "
+            "its own timeout=, or let a handler of another object have the branches and await that in the block"
+        )
+
+
 class InterruptedStep(RuntimeError):
     """The handler went on after a step had been cancelled under it."""
 

@@ -591,13 +591,16 @@ async def test_callers_behind_a_lane_that_is_held_are_told_by_whom_since_when_an
     await napping.result(timeout=10)
 
 
-@pytest.mark.parametrize("handler", [in_a_branch, branches_in_a_block])
-async def test_a_lane_is_not_released_where_branches_go_on_in_it(runtime: Runtime, handler: Any) -> None:
+@pytest.mark.parametrize(
+    ("handler", "word"),
+    [(in_a_branch, "let the branches end first"), (branches_in_a_block, "a handler of another object")],
+)
+async def test_a_lane_is_not_released_where_branches_go_on_in_it(runtime: Runtime, handler: Any, word: str) -> None:
     """They would lose it under their hands; the error says what to do."""
     handle = await runtime.client.send("Order", KEY, handler.name)
 
     async def has_failed() -> bool:
         told = await handle.describe()
-        return told.error is not None and "let the branches end first" in told.error.message
+        return told.error is not None and word in told.error.message
 
     await eventually(has_failed)
