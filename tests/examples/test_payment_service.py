@@ -220,16 +220,18 @@ async def test_a_held_request_goes_on_when_the_switches_are_set(payments: Paymen
     """Held before the commit nothing has moved, held before the answer it has; both go on with the next switches."""
     entries: list[int] = []
     async with anyio.create_task_group() as group:
-        for number, point in enumerate(("before_commit", "before_answer")):
-            await payments.set_behaviour(Behaviour(hold=point))
+        # The first one goes on when the second is to be held at another point, and is held there once more.
+        behaviours = (Behaviour(hold="before_commit"), 1), (Behaviour(hold="before_answer"), 3)
+        for number, (behaviour, held) in enumerate(behaviours):
+            await payments.set_behaviour(behaviour)
             group.start_soon(payments.refund, f"refund-{number}", terms())
             with anyio.fail_after(10):
-                while (await payments.statistics()).held != number + 1:
+                while (await payments.statistics()).held != held:
                     await anyio.lowlevel.checkpoint()
             entries.append(len(await payments.ledger()))
         await payments.set_behaviour(Behaviour())
 
-    assert entries == [0, 2]  # the first went on when the second was to be held at another point
+    assert entries == [0, 2]
 
 
 async def test_a_lost_request_moves_nothing(payment_process: Process, terms: Terms) -> None:
