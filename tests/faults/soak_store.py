@@ -23,7 +23,7 @@ from .harness import OURS, StoreServer, eventually_aside, wait_for
 from .topologies import DOWN_MS, ClusterServers, NetworkServer, SentinelServers
 from .worker_process import FAST
 
-#: A killed primary is noticed after a second; the rest is for slow machines.
+#: A killed primary is noticed within three seconds; the rest is for slow machines.
 RISE_SECONDS = 60.0
 SETTLED_SECONDS = 120.0
 LEASE_SECONDS = float(str(FAST["lease_seconds"]))

@@ -93,8 +93,7 @@ async def came_back(server: NetworkServer, servers: Servers) -> None:
     )
 
 
-# A server that sentinels have failed over comes back as a replica within seconds or only after a minute, as their own
-# timers have it: that is for the long form.
+# Each failover of sentinels takes some ten seconds, as their own timers have it: that is for the long form.
 @pytest.fixture(params=["cluster", pytest.param("sentinel", marks=pytest.mark.nightly)])
 def servers(request: pytest.FixtureRequest) -> Servers:
     """Give a cluster, then a primary and a replica that sentinels watch."""
@@ -311,6 +310,22 @@ async def test_a_planned_failover_writes_nothing_to_the_demoted_primary(
 
     for load, values in zip(loads, await read_all(watched, namespace, loads), strict=True):
         assert load.lost_or_doubled(values) == {}, said(loads)
+
+
+@pytest.mark.nightly
+async def test_sentinels_do_not_take_a_primary_that_has_just_risen_for_dead(watched: SentinelServers) -> None:
+    """What the tests here rest on: a former primary that is back at once stays a replica."""
+    await settled(watched)
+    victim, before = watched.primary, set(watched.said("+sdown master"))
+    victim.kill()
+    await promoted(victim, watched)
+    await came_back(victim, watched)
+    await settled(watched)
+
+    told = set(watched.said("+sdown master")) - before
+    assert told
+    assert {int(line.split()[-1]) for line in told} == {victim.port}
+    assert victim.follows
 
 
 def _fails_over(watched: SentinelServers) -> bool:

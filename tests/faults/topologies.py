@@ -26,8 +26,12 @@ BUS = 10_000
 PRIMARIES = 3
 SENTINELS = 3
 SERVICE = "keylane"
-#: How soon a cluster's nodes, or the sentinels, take a server for dead.
+#: How soon a cluster's nodes take one of them for dead.
 DOWN_MS = 1_000
+#: How soon sentinels do. They connect to the primary that has just risen no sooner than a second after they have heard
+#: of it: with less than that and some time to spare, they take it for dead at once and give its place to the former
+#: primary, if that is back already.
+SENTINEL_DOWN_MS = 2_500
 
 
 def free_port() -> int:
@@ -349,7 +353,7 @@ class SentinelServers(_Several):
         lines = [
             *(f"port {port}", "bind 127.0.0.1", f"dir {folder}", f"logfile {folder / 'log'}"),
             f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 2",
-            f"sentinel down-after-milliseconds {SERVICE} {DOWN_MS}",
+            f"sentinel down-after-milliseconds {SERVICE} {SENTINEL_DOWN_MS}",
             f"sentinel failover-timeout {SERVICE} 3000",
         ]
         configuration = folder / "sentinel.conf"
@@ -363,6 +367,11 @@ class SentinelServers(_Several):
         client.response_callbacks.clear()
         with client:
             return client.execute_command(*words)
+
+    def said(self, word: str) -> list[str]:
+        """Return the lines of the sentinels' logs that have a word, those of the first sentinel first."""
+        logs = (Path(self._directory.name, str(number), "log").read_text() for number in range(SENTINELS))
+        return [line for log in logs for line in log.splitlines() if word in line]
 
     def is_settled(self) -> bool:
         """Return whether the sentinels agree on a primary and its replica, and nothing is under way."""
