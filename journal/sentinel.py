@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final, cast
 
 import anyio
@@ -14,7 +13,7 @@ import redis.exceptions
 
 from .connections import ask, connected, connection_to, sync_client_to
 from .link import Connection
-from .urls import Access, Host, SentinelAddress, ServerAddress
+from .urls import Host, SentinelAddress, ServerAddress
 
 #: How long one sentinel may take; all are asked at once.
 SENTINEL_SECONDS: Final = 1.0
@@ -54,7 +53,7 @@ async def find_primary(address: SentinelAddress) -> ServerAddress:
 async def _asked(address: SentinelAddress, host: Host, problems: list[str]) -> ServerAddress | None:
     why = f"{host}: no answer within {SENTINEL_SECONDS:g} s"
     with anyio.move_on_after(SENTINEL_SECONDS):
-        for access in _accesses(address.access):
+        for access in address.greetings:
             try:
                 reply = await _ask_once(ServerAddress(host, access), address.service)
             except redis.exceptions.AuthenticationError as error:
@@ -69,12 +68,6 @@ async def _asked(address: SentinelAddress, host: Host, problems: list[str]) -> S
             break
     problems.append(why)
     return None
-
-
-def _accesses(access: Access) -> tuple[Access, ...]:
-    """Return how to greet a sentinel: most have no password, others that of the servers; databases they have none."""
-    bare = replace(access, username=None, password=None, database=0)
-    return (bare,) if access.password is None else (bare, replace(access, database=0))
 
 
 async def _ask_once(sentinel: ServerAddress, service: str) -> Any:
@@ -137,7 +130,7 @@ def sync_client_to_primary(address: SentinelAddress, *, timeout_seconds: float) 
     """
     why = _UNKNOWN
     for host in address.hosts:
-        for access in _accesses(address.access):
+        for access in address.greetings:
             try:
                 primary = _sync_ask(ServerAddress(host, access), address, timeout_seconds)
                 return _verified(sync_client_to(primary, timeout_seconds=timeout_seconds))

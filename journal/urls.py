@@ -4,6 +4,7 @@
     unix://[user:password@]/path/of/the/socket[?db=0]
     redis+cluster://host:port,host:port                    rediss+cluster://
     redis+sentinel://host:port,host:port/service[?db=0]    rediss+sentinel://
+        [&sentinel_password=…[&sentinel_username=…]]       where sentinels have one that is not that of the servers
     embedded:[folder]                                      the folder defaults to .keylane
 
 `valkey` in front is read as `redis`. What was wrong with a URL is said without quoting the parts
@@ -11,7 +12,7 @@ that could hold a password written unescaped.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, assert_never
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
@@ -27,6 +28,7 @@ _SCHEME = re.compile(
 )
 _FORMS = "redis://, rediss://, unix://, redis+cluster://, redis+sentinel:// or embedded:"
 _TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
+_SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
 _CERTIFICATE_CHECKS = ("required", "optional", "none")
 
 
@@ -80,6 +82,20 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
+class Login:
+    """What is said to sentinels that have a password of their own, which stays out of repr and str."""
+
+    password: str = field(repr=False)
+    username: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """The options of the URL, as they may be printed."""
+        name = "" if self.username is None else f"&sentinel_username={quote(self.username, safe='')}"
+        return f"{name}&sentinel_password=***"
+
+
+@dataclass(frozen=True, slots=True)
 class ServerAddress:
     """One server at a host and port."""
 
@@ -115,15 +131,35 @@ class ClusterAddress:
 
 @dataclass(frozen=True, slots=True)
 class SentinelAddress:
-    """The sentinels that know the primary of a service."""
+    """The sentinels that know the primary of a service.
+
+    Args:
+        hosts: The sentinels.
+        service: Its name.
+        access: To the servers.
+        login: To the sentinels, where they have one of their own.
+    """
 
     hosts: tuple[Host, ...]
     service: str
     access: Access
+    login: Login | None = None
+
+    @property
+    def greetings(self) -> tuple[Access, ...]:
+        """How to greet a sentinel, until one is accepted: databases they have none.
+
+        Where nothing is said of them, most have no password, others that of the servers.
+        """
+        bare = replace(self.access, username=None, password=None, database=0)
+        if self.login is not None:
+            return (replace(bare, username=self.login.username, password=self.login.password),)
+        return (bare,) if self.access.password is None else (bare, replace(self.access, database=0))
 
     def __str__(self) -> str:
         place = f"{self.access.shown}{_joined(self.hosts)}/{quote(self.service, safe='')}"
-        return f"{_scheme(self.access)}+sentinel://{place}?db={self.access.database}"
+        login = "" if self.login is None else self.login.shown
+        return f"{_scheme(self.access)}+sentinel://{place}?db={self.access.database}{login}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +255,7 @@ def _network(kind: Kind, parts: SplitResult, *, has_tls: bool) -> ServerAddress 
     if parts.fragment:
         raise StoreError("the store URL contains #: write it as %23")
     credentials, at, places = parts.netloc.rpartition("@")
-    options = _options(parts.query, known=("db", *_TLS_OPTIONS) if has_tls else ("db",))
+    options = _options(parts.query, known=_known(kind, has_tls=has_tls))
     tls = _tls(options) if has_tls else None
     path = unquote(parts.path).strip("/")
     if kind is not Kind.SENTINEL and path:
@@ -231,9 +267,14 @@ def _network(kind: Kind, parts: SplitResult, *, has_tls: bool) -> ServerAddress 
         case Kind.CLUSTER:
             return _cluster(places, access)
         case Kind.SENTINEL:
-            return _sentinel(places, path, access)
+            return _sentinel(places, path, access, _login(options))
         case _:
             assert_never(kind)
+
+
+def _known(kind: Kind, *, has_tls: bool) -> tuple[str, ...]:
+    own = _SENTINEL_OPTIONS if kind is Kind.SENTINEL else ()
+    return ("db", *own, *_TLS_OPTIONS) if has_tls else ("db", *own)
 
 
 def _cluster(places: str, access: Access) -> ClusterAddress:
@@ -242,12 +283,21 @@ def _cluster(places: str, access: Access) -> ClusterAddress:
     return ClusterAddress(_hosts(places, DEFAULT_PORT), access)
 
 
-def _sentinel(places: str, service: str, access: Access) -> SentinelAddress:
+def _sentinel(places: str, service: str, access: Access, login: Login | None) -> SentinelAddress:
     if not service or "/" in service:
         raise StoreError(
             "a redis+sentinel:// URL ends with the name of the service: redis+sentinel://host:26379/service"
         )
-    return SentinelAddress(_hosts(places, DEFAULT_SENTINEL_PORT), service, access)
+    return SentinelAddress(_hosts(places, DEFAULT_SENTINEL_PORT), service, access, login)
+
+
+def _login(options: dict[str, str]) -> Login | None:
+    username, password = options.get("sentinel_username"), options.get("sentinel_password")
+    if password is not None:
+        return Login(password, username)
+    if username is not None:
+        raise StoreError("the store URL gives a sentinel_username without a sentinel_password")
+    return None
 
 
 def _hosts(places: str, default_port: int) -> tuple[Host, ...]:
@@ -281,7 +331,8 @@ def _port(text: str) -> int:
 
 def _options(query: str, known: tuple[str, ...]) -> dict[str, str]:
     try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
+        # A + stands for itself, as in the rest of the URL: passwords and paths may have one.
+        pairs = parse_qsl(query.replace("+", "%2B"), keep_blank_values=True, strict_parsing=True) if query else []
     except ValueError:
         raise StoreError("what follows the ? of the store URL is not written as name=value") from None
     for name, _ in pairs:

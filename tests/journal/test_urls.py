@@ -10,6 +10,7 @@ from keylane.journal.urls import (
     ClusterAddress,
     EmbeddedAddress,
     Host,
+    Login,
     SentinelAddress,
     ServerAddress,
     SocketAddress,
@@ -52,6 +53,14 @@ FORMS: list[tuple[str, StoreAddress]] = [
     ("redis+sentinel://h1:7000,h2:7001/main?db=5", SentinelAddress(NODES, "main", Access(database=5))),
     ("redis+sentinel://h1/main", SentinelAddress((Host("h1", 26379),), "main", Access())),
     ("valkeys+sentinel://h1:7000,h2:7001/main", SentinelAddress(NODES, "main", Access(tls=Tls()))),
+    (
+        "redis+sentinel://me:secret@h1:7000,h2:7001/main?db=1&sentinel_password=secret+%26",
+        SentinelAddress(NODES, "main", Access("me", "secret", 1), Login("secret+&")),
+    ),
+    (
+        "rediss+sentinel://h1:7000,h2:7001/main?sentinel_username=we&sentinel_password=secret",
+        SentinelAddress(NODES, "main", Access(tls=Tls()), Login("secret", "we")),
+    ),
     ("embedded:", EmbeddedAddress(".keylane")),
     ("embedded:a folder", EmbeddedAddress("a folder")),
     ("embedded:/var/lib/keylane", EmbeddedAddress("/var/lib/keylane")),
@@ -92,6 +101,8 @@ MISTAKES = [
     ("redis+cluster://h1/1", "database 0 only"),
     ("redis+sentinel://h1", "name of the service"),
     ("redis+sentinel://h1/a/b", "name of the service"),
+    ("redis+sentinel://h1/main?sentinel_username=we", "without a sentinel_password"),
+    ("redis+cluster://h1?sentinel_password=x", "none of db"),
     ("embedded:///var", "without //"),
 ]
 
@@ -108,6 +119,8 @@ LEAKING = [
     "redis://:s3cr3t",
     "rediss+cluster://me:s3cr3t@h1:x,h2",
     "redis+sentinel://me:s3cr3t@h1",
+    "redis+sentinel://h1/main?sentinel_password=x&s3cr3t",
+    "redis+sentinel://h1/main?sentinel_password=x@s3cr3t",
     "unix://me:s3cr3t@host/path",
     "unix://me:s3cr3t/x@/path",
     "redis:me:s3cr3t@host",
@@ -129,9 +142,8 @@ def test_an_address_prints_as_a_url_that_means_the_same_except_for_its_secrets(
     printed = str(expected)
 
     assert "secret" not in printed
-    if isinstance(expected, EmbeddedAddress) or (
-        expected.access.password is None and expected.access.tls in {None, Tls()}
-    ):
+    hides = "***" in printed
+    if isinstance(expected, EmbeddedAddress) or (not hides and expected.access.tls in {None, Tls()}):
         assert parse_store_url(printed) == expected
 
 
@@ -156,13 +168,41 @@ def test_no_message_about_a_malformed_url_shows_its_password(url: str) -> None:
     assert "s3cr3t" not in " ".join(f"{error} {error!r}" for error in shown)
 
 
-@pytest.mark.parametrize("url", ["redis://me:s3cr3t@h", "unix://me:s3cr3t@/p", "rediss+cluster://me:s3cr3t@h1,h2"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://me:s3cr3t@h",
+        "unix://me:s3cr3t@/p",
+        "rediss+cluster://me:s3cr3t@h1,h2",
+        "redis+sentinel://me:s3cr3t@h1/main?sentinel_username=we&sentinel_password=s3cr3t",
+    ],
+)
 def test_a_password_is_in_neither_str_nor_repr_of_an_address(url: str) -> None:
     """An address may be logged."""
     address = parse_store_url(url)
 
     assert "s3cr3t" not in f"{address} {address!r}"
     assert "me:***@" in str(address)
+
+
+@pytest.mark.parametrize(
+    ("url", "greetings"),
+    [
+        ("redis+sentinel://h1/main?db=2", [Access()]),
+        ("redis+sentinel://me:p@h1/main?db=2", [Access(), Access("me", "p")]),
+        ("redis+sentinel://me:p@h1/main?sentinel_password=q", [Access(password="q")]),
+        ("redis+sentinel://h1/main?sentinel_username=we&sentinel_password=q", [Access("we", "q")]),
+        ("rediss+sentinel://h1/main?ssl_ca_certs=/ca", [Access(tls=Tls("/ca"))]),
+    ],
+)
+def test_sentinels_are_greeted_with_their_own_password_or_none_or_that_of_the_servers(
+    url: str, greetings: list[Access]
+) -> None:
+    """In this order; one that has a password of its own hears no other."""
+    address = parse_store_url(url)
+
+    assert isinstance(address, SentinelAddress)
+    assert list(address.greetings) == greetings
 
 
 def test_an_address_survives_pickling_with_its_password() -> None:
