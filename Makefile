@@ -22,7 +22,7 @@ demo: .venv/demo.installed
 	$(BIN)/python -m examples.refund_order $(ARGS)
 
 test: .venv/dev.installed
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/python -m tests.project.run_tests $(ARGS)
 
 check: .venv/dev.installed
 	$(BIN)/ruff format --check .
@@ -36,8 +36,8 @@ bench: .venv/dev.installed
 nightly: .venv/dev.installed
 	@failed=; \
 	$(BIN)/pytest -m nightly $(ARGS) || failed="$$failed nightly"; \
-	KEYLANE_TEST_TOPOLOGY=cluster $(BIN)/pytest $(ARGS) || failed="$$failed cluster"; \
-	KEYLANE_TEST_TOPOLOGY=sentinel $(BIN)/pytest $(ARGS) || failed="$$failed sentinel"; \
+	KEYLANE_TEST_TOPOLOGY=cluster $(BIN)/python -m tests.project.run_tests $(ARGS) || failed="$$failed cluster"; \
+	KEYLANE_TEST_TOPOLOGY=sentinel $(BIN)/python -m tests.project.run_tests $(ARGS) || failed="$$failed sentinel"; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 format: .venv/dev.installed

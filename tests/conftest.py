@@ -27,6 +27,7 @@ FORCED = forced()
 #: Fixtures that are about one server, which the test stops, fills or stands in front of.
 ONE_SERVER_FIXTURES = {"own_server", "proxy", "redis_url"}
 SECOND_STORE = "redis-server"
+NOT_INSTALLED = f"{SECOND_STORE} is not installed"
 TIMEOUT_SECONDS = 60
 TIMEOUT_SECONDS_BY_MARKER = {"slow": 600, "nightly": 3600}
 # An alarm that falls into a callback of the event loop is only logged; the next one falls elsewhere.
@@ -35,7 +36,9 @@ ALARM_AGAIN_SECONDS = 5
 hypothesis.settings.register_profile("keylane", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("keylane")
 
-_not_run = pytest.StashKey[int]()
+#: Most tests wait for processes and servers most of their time: so many workers for each core keep it busy.
+WORKERS_PER_CORE = 2
+WORKERS_MAX = 8
 
 
 @pytest.fixture(scope="session")
@@ -85,8 +88,42 @@ def embedded(folder: Path, *, binary: str | None) -> Generator[str]:
         anyio.run(store.__aexit__, None, None, None)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `make test` run the tests in two passes."""
+    parser.addoption(
+        "--quiet-tests",
+        choices=("only", "never"),
+        help="run only the tests that are marked `quiet`, or all but them; both are run without this option",
+    )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Say how many workers `-n auto` means."""
+    return min(WORKERS_PER_CORE * (os.cpu_count() or 1), WORKERS_MAX)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of the second store where it is missing, and remember how many; and those of one server."""
+    """Choose the tests of a pass and their order, and skip those of what is missing here."""
+    _choose_pass(config, items)
+    if hasattr(config, "workerinput"):
+        # A worker takes one file after the other: it shouldn't have a long one left when the others are done.
+        long = {item.path for item in items if item.get_closest_marker("slow") is not None}
+        items.sort(key=lambda item: item.path not in long)
+    _skip_what_can_not_run(items)
+
+
+def _choose_pass(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = config.getoption("--quiet-tests")
+    if wanted is None:
+        return
+    quiet = [item for item in items if item.get_closest_marker("quiet") is not None]
+    others = [item for item in items if item.get_closest_marker("quiet") is None]
+    items[:], left_out = (quiet, others) if wanted == "only" else (others, quiet)
+    config.hook.pytest_deselected(items=left_out)
+
+
+def _skip_what_can_not_run(items: list[pytest.Item]) -> None:
     if TOPOLOGY != "single":
         for item in items:
             if _needs_one_server(item):
@@ -97,10 +134,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=f"counts runs, which are ended for nothing: {FORCED}"))
     if shutil.which(SECOND_STORE):
         return
-    needing = [item for item in items if _needs_second_store(item)]
-    for item in needing:
-        item.add_marker(pytest.mark.skip(reason=f"{SECOND_STORE} is not installed"))
-    config.stash[_not_run] = len(needing)
+    for item in items:
+        if _needs_second_store(item):
+            item.add_marker(pytest.mark.skip(reason=NOT_INSTALLED))
 
 
 def _needs_one_server(item: pytest.Item) -> bool:
@@ -113,11 +149,13 @@ def _needs_second_store(item: pytest.Item) -> bool:
     return item.get_closest_marker("second_store") is not None or "redis_url" in getattr(item, "fixturenames", ())
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say in one line that tests were not run for want of the second store."""
-    count = config.stash.get(_not_run, 0)
+    # By what was reported: where tests run side by side, they are collected in other processes than this one.
+    skipped: list[pytest.TestReport] = terminalreporter.getreports("skipped")
+    count = sum(isinstance(each.longrepr, tuple) and NOT_INSTALLED in each.longrepr[2] for each in skipped)
     if count:
-        terminalreporter.write_line(f"{count} tests of the second store were not run: {SECOND_STORE} is not installed")
+        terminalreporter.write_line(f"{count} tests of the second store were not run: {NOT_INSTALLED}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import socket
@@ -22,6 +23,9 @@ from .harness import ASK_SECONDS, NeverHappenedError, StoreServer, wait_for
 
 #: The bus of a node listens 10,000 above its port; both lie below the ports that systems give out by themselves.
 PORTS = range(12_000, 22_000)
+#: Processes that run tests side by side take theirs from different ones: it takes a while until a server has its port.
+SHARES = 64
+SHARE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % SHARES
 BUS = 10_000
 PRIMARIES = 3
 SENTINELS = 3
@@ -37,7 +41,7 @@ SENTINEL_DOWN_MS = 2_500
 def free_port() -> int:
     """Return a port that nobody has, nor the one of its bus."""
     while True:
-        port = random.choice(PORTS)
+        port = random.choice(PORTS[SHARE::SHARES])
         with socket.socket() as first, socket.socket() as second:
             try:
                 first.bind(("127.0.0.1", port))

@@ -398,7 +398,7 @@ async def test_the_lane_may_be_released_after_branches_have_ended(runtime: Runti
 
 async def test_an_owner_that_takes_over_lets_a_released_invocation_return(store_url: str, namespace: str) -> None:
     """It is in no lane and not in memory: its due time, its reply, and its object lead to it."""
-    async with Runtime(app_of(), store=store_url, namespace=namespace) as runtime:
+    async with Runtime(app_of(drain_limit_seconds=0.1), store=store_url, namespace=namespace) as runtime:
         napping = await runtime.client.send(nap, KEY, "n")
         asking = await runtime.client.send(ask, KEY, "a")
         await waits(runtime, napping.id)

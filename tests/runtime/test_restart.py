@@ -153,7 +153,7 @@ async def test_another_owner_replays_what_a_restart_has_left(store_url: str, nam
     """What does not count any more counts for nobody: the restarted run is replayed from its own records."""
     gates["second"] = anyio.Event()
     gates["second"].set()
-    async with opened(store_url, namespace, desk()) as runtime:
+    async with opened(store_url, namespace, desk(), drain_limit_seconds=0.1) as runtime:
         handle = await parked(runtime)
         gates["second"] = anyio.Event()
         await runtime.client.restart(handle.id, keep=1, by="tests", reason="repaired", timeout=10)
