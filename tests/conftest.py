@@ -5,6 +5,7 @@ import os
 import secrets
 import shutil
 import signal
+import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,6 +70,13 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def each_store_url(request: pytest.FixtureRequest) -> str:
     """Give the URL of the embedded Valkey, then that of Redis."""
     return str(request.getfixturevalue("store_url" if request.param == "valkey" else "redis_url"))
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Give a folder whose path is short: sockets below it have to fit, which they don't below every `tmp_path`."""
+    with tempfile.TemporaryDirectory(prefix="kl-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

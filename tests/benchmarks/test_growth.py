@@ -17,6 +17,7 @@ async def test_objects_that_are_touched_later_take_the_place_of_those_before() -
     assert result.is_met, result.value
 
 
+@pytest.mark.quiet
 async def test_a_long_history_makes_a_call_no_dearer() -> None:
     """Thousands of past invocations of an object are not looked at: what does cost more, costs more in every pair."""
     (result,) = await past(20)

@@ -49,9 +49,9 @@ def is_under_way(folder: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_the_books_agree_after_all_that_can_go_wrong(tmp_path: Path) -> None:
+def test_the_books_agree_after_all_that_can_go_wrong(short_path: Path) -> None:
     """Exit code 0, each claim holds, a worker was killed at the worst moment, and nothing is left behind."""
-    demo = start(tmp_path)
+    demo = start(short_path)
     output, _ = demo.communicate(timeout=LIMIT_S)
 
     assert demo.returncode == 0, output
@@ -61,21 +61,21 @@ def test_the_books_agree_after_all_that_can_go_wrong(tmp_path: Path) -> None:
     assert re.search(r"transfers: not clean.*done: it is succeeded.*transfers: clean", output, re.DOTALL)
     assert re.search(r"ok +worker-\d, which has sent \d+ of them, is killed", output)
     assert not re.search(r"^ *NOT ", output, re.MULTILINE)
-    assert processes_of(tmp_path) == []
-    assert list(tmp_path.glob("keylane-demo-*")) == []
+    assert processes_of(short_path) == []
+    assert list(short_path.glob("keylane-demo-*")) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_demo_ends_its_processes(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_demo_ends_its_processes(short_path: Path, number: signal.Signals) -> None:
     """After Ctrl-C in the middle no process and no file of the demo is left."""
-    demo = start(tmp_path)
+    demo = start(short_path)
     deadline = time.monotonic() + LIMIT_S
-    while not is_under_way(tmp_path) and time.monotonic() < deadline:
+    while not is_under_way(short_path) and time.monotonic() < deadline:
         time.sleep(0.02)
 
     demo.send_signal(number)
     output, _ = demo.communicate(timeout=LIMIT_S)
 
     assert demo.returncode == 130, output
-    assert processes_of(tmp_path) == []
-    assert list(tmp_path.glob("keylane-demo-*")) == []
+    assert processes_of(short_path) == []
+    assert list(short_path.glob("keylane-demo-*")) == []

@@ -193,6 +193,7 @@ async def check(client: Client, server: StoreServer, namespace: str, folder: Pat
     assert wrong_journals(server, namespace) == []
 
 
+@pytest.mark.quiet
 async def test_workers_restarted_in_turn_lose_and_double_nothing(
     own_server: StoreServer, namespace: str, tmp_path: Path
 ) -> None:

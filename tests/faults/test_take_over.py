@@ -199,6 +199,7 @@ async def test_connections_for_messages_that_are_killed_again_and_again_stall_no
     assert killed > 2
 
 
+@pytest.mark.quiet
 async def test_a_killed_lone_worker_serves_soon_after_it_is_started_again(
     shared_server: StoreServer, namespace: str
 ) -> None:

@@ -106,6 +106,7 @@ async def is_none_left(client: Client) -> bool:
     return await due_count(client) == 0
 
 
+@pytest.mark.quiet
 async def test_two_thousand_overdue_timers_fire_in_turn_while_others_are_served(store_url: str, namespace: str) -> None:
     """The short form: all of them fell due while nobody lived."""
     await overdue(store_url, namespace, count=2_000, spread_seconds=1.0)

@@ -287,15 +287,15 @@ async def test_a_path_too_long_for_a_socket_puts_the_socket_into_the_temporary_f
 
 
 async def test_a_temporary_folder_that_others_can_write_to_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else can put a socket where ours is expected."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / f"keylane-{os.getuid()}").mkdir()
-    (tmp_path / f"keylane-{os.getuid()}").chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
+    (short_path / f"keylane-{os.getuid()}").mkdir()
+    (short_path / f"keylane-{os.getuid()}").chmod(0o777)
 
     with pytest.raises(StoreUnavailable, match="lets others in"):
-        async with EmbeddedStore(tmp_path / ("x" * 120)):
+        async with EmbeddedStore(short_path / ("x" * 120)):
             pass
 
 

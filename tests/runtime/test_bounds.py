@@ -443,6 +443,7 @@ def sized(number: int) -> bytes:
     return os.urandom(1_000_000 if number % 100 == 0 else 100)
 
 
+@pytest.mark.quiet
 async def test_a_result_of_33_megabytes_does_not_slow_other_keys_down(runtime: Runtime) -> None:
     """It fails by itself, before anything is sent."""
 

@@ -181,6 +181,7 @@ async def h(store_url: str) -> Harness:
     return harness([order, customer], store=store_url)
 
 
+@pytest.mark.quiet
 async def test_thirty_days_of_steps_retries_calls_and_messages_pass_in_less_than_a_second() -> None:
     """With a store and a worker of the test's own, which are started and stopped in that time."""
     took: list[float] = []
@@ -200,6 +201,7 @@ async def test_thirty_days_of_steps_retries_calls_and_messages_pass_in_less_than
     assert min(took) < 1.0
 
 
+@pytest.mark.quiet
 async def test_an_expiry_in_thirty_days_with_signals_steps_and_two_objects_takes_less_than_a_second() -> None:
     """One proposal expires, and another one is answered on its twelfth day."""
     took: list[float] = []

@@ -19,6 +19,7 @@ async def audit_of(server: StoreServer, count: int, seed: str, mutant: str = "")
         return await Chaos(server.url, f"grid-{secrets.token_hex(6)}", Path(folder), count, seed, mutant=mutant).run()
 
 
+@pytest.mark.quiet
 @pytest.mark.slow
 async def test_sixty_orders_under_chaos_leave_books_that_match(shared_server: StoreServer) -> None:
     """With workers killed and payments away, each refund is paid once, refused, or known to be unknown."""
