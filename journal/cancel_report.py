@@ -165,10 +165,12 @@ async def _note_effects(store: Store, found: Findings, invocation: InvocationId,
     (entries,) = await ask(store, [("HMGET", key, *asked)], [key])
     for each, data in zip(asked.values(), entries, strict=True):
         state = _state_of(data)
-        if state is EffectState.SUCCEEDED and each.operation in own:
-            found.committed.append(f"{each.receiver}.{each.effect} {each.operation}")
+        name = f"{each.receiver}.{each.effect} {each.operation}"
+        if state is EffectState.SUCCEEDED and each.operation in own and name not in found.undone:
+            # What its declared undo has undone does not stay.
+            found.committed.append(name)
         elif state in IN_QUESTION:
-            found.unknown.append(f"{each.receiver}.{each.effect} {each.operation}")
+            found.unknown.append(name)
 
 
 def _state_of(data: bytes | None) -> EffectState | None:

@@ -275,7 +275,8 @@ class WaitWithdrawn:
 class EffectStarted:
     """The invocation waits from here on for the outcome of an effect; the effect itself lies with its object.
 
-    Its intent is written in the same commit, unless the object has this effect already. `WaitCompleted` ends it.
+    Its intent is written in the same commit, unless the object has this effect already. `WaitCompleted` ends it. One
+    that only settles asks for nothing: it waits for what becomes of an effect that is to be undone.
 
     Args:
         index: Place of the command in the invocation.
@@ -286,6 +287,7 @@ class EffectStarted:
         reads: State read since the record before.
         notes: Packed answers of the clock since the record before, in order.
         releases: Whether the invocation leaves its lane to others meanwhile.
+        settles: Whether nothing is asked for: the effect is to be undone if it was done.
     """
 
     index: Place
@@ -296,6 +298,7 @@ class EffectStarted:
     reads: Reads = field(default_factory=dict[str, bytes | None])
     notes: tuple[bytes, ...] = ()
     releases: bool = False
+    settles: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,7 +293,8 @@ def in_words(record: Worded) -> str:
 def _of_effects_in_words(record: EffectStarted | Proposed | ApprovalAwaited) -> str:
     match record:
         case EffectStarted():
-            return f"effect {record.receiver}.{record.effect} {record.operation!r}"
+            effect = f"effect {record.receiver}.{record.effect} {record.operation!r}"
+            return f"what became of {effect}, to undo it" if record.settles else effect
         case Proposed():
             return f"proposal {record.action!r}, version {record.version}"
         case ApprovalAwaited():

@@ -262,6 +262,8 @@ def _restarted(r: Restarted) -> bytes:
 
 def _effect_started(r: EffectStarted) -> bytes:
     fields = (_EFFECT_STARTED, r.index, r.operation, r.effect, r.receiver, r.digest, dict(r.reads), r.notes)
+    if r.settles:
+        return pack((*fields, r.releases, True))
     return pack((*fields, True) if r.releases else fields)
 
 
@@ -361,7 +363,7 @@ _LAYOUTS: Final[Mapping[int, Layout[Record]]] = {
     _COMPENSATION_SKIPPED: Layout(CompensationSkipped, (a_place, a_text, a_text, a_text)),
     _PATCH_MARKED: Layout(PatchMarked, (a_text,)),
     _RESTARTED: Layout(Restarted, (a_number, a_text, a_text, optional(a_number))),
-    _EFFECT_STARTED: Layout(EffectStarted, (a_place, a_text, a_text, a_text, some_bytes, *_context), (a_flag,)),
+    _EFFECT_STARTED: Layout(EffectStarted, (a_place, a_text, a_text, a_text, some_bytes, *_context), (a_flag, a_flag)),
     _PROPOSED: Layout(Proposed, (a_place, a_text, a_number, some_bytes, *_context)),
     _APPROVAL_AWAITED: Layout(ApprovalAwaited, (a_place, a_text, a_number, *_context), (a_flag,)),
     _MODEL_CALL_BEGUN: Layout(ModelCallBegun, (a_place, a_text, a_number, a_text, some_bytes, a_number, *_context)),

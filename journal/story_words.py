@@ -79,6 +79,9 @@ def words_of_record(record: Record) -> tuple[Topic, str, str] | None:
     match record:
         case Accepted():
             return Topic.ASKED, _asked(record), ""
+        case EffectStarted(settles=True):
+            effect = f"{record.receiver}.{record.effect}, operation {record.operation!r}"
+            return Topic.EFFECT, f"waits to know what became of {effect}, to undo it", ""
         case EffectStarted():
             return Topic.EFFECT, f"asks {record.receiver} for {record.effect}, operation {record.operation!r}", ""
         case Proposed():

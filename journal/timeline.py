@@ -346,7 +346,7 @@ def _detail(record: Record) -> str:
         case WaitStarted():
             return "" if record.timeout_ms is None else f"for {seconds_of(record.timeout_ms)} at most"
         case EffectStarted():
-            return record.operation
+            return f"{record.operation}: what became of it, to undo it" if record.settles else record.operation
         case Proposed() | ApprovalAwaited():
             return f"version {record.version}"
         case PatchMarked():

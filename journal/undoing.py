@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .codec import Undecodable
-from .command_records import CompensationSkipped, CompensationStarted, StepCompleted, WaitCompleted
+from .command_records import CompensationSkipped, CompensationStarted, EffectStarted, StepCompleted, WaitCompleted
 from .effects import decode_effect_outcome
 from .outcomes import Succeeded
+from .place import Place
 from .records import Record
 
 
@@ -23,7 +24,8 @@ def undone_by(records: Sequence[Record]) -> tuple[list[str], list[str]]:
         records: The records of the invocation, oldest first, or those that a replay walks through.
 
     Returns:
-        Those that have worked or were given up, and those that are left; the first of those is the one at work.
+        Those that have worked, were given up or were not needed, and those that are left; the first of those is the
+        one at work.
     """
     names, through = _names(records), sum(1 for _ in _ends(records))
     return names[:through], names[through:]
@@ -32,7 +34,7 @@ def undone_by(records: Sequence[Record]) -> tuple[list[str], list[str]]:
 def worked(records: Sequence[Record]) -> list[str]:
     """Return the names of the undos that have worked, in the order in which they ran."""
     pairs = zip(_names(records), _ends(records), strict=False)
-    return [name for name, end in pairs if not isinstance(end, CompensationSkipped)]
+    return [name for name, end in pairs if isinstance(end, StepCompleted) or _has_worked(end)]
 
 
 def _names(records: Sequence[Record]) -> list[str]:
@@ -41,19 +43,25 @@ def _names(records: Sequence[Record]) -> list[str]:
 
 
 def _ends(records: Sequence[Record]) -> Iterator[Record]:
-    """Return the records with which undos were through: what a receiver has rejected is tried again, or given up."""
+    """Return the records with which undos were through: what a receiver has rejected is tried again, or given up.
+
+    Where it is first looked at what became of an effect, that it was not done ends its undo, and that it was does not.
+    """
+    looked_at: set[Place] = set()
     for each in records[begins_undoing(records) :]:
         match each:
             case StepCompleted() | CompensationSkipped():
                 yield each
-            case WaitCompleted() if _has_worked(each):
+            case EffectStarted(settles=True):
+                looked_at.add(each.index)
+            case WaitCompleted() if _has_worked(each) is not (each.index in looked_at):
                 yield each
             case _:
                 continue
 
 
-def _has_worked(end: WaitCompleted) -> bool:
+def _has_worked(end: Record) -> bool:
     try:
-        return isinstance(decode_effect_outcome(end.value), Succeeded)
+        return isinstance(end, WaitCompleted) and isinstance(decode_effect_outcome(end.value), Succeeded)
     except Undecodable:
         return False

@@ -27,6 +27,7 @@ from .policies import RetryPolicy
 from .waiting import BlockingWaiting, Waiting
 
 if TYPE_CHECKING:
+    from .approvals import Approval
     from .receivers import Effect
 
 T = TypeVar("T")
@@ -118,7 +119,16 @@ class _Exclusive(ABC):
 
     @overload
     @abstractmethod
-    def compensate(self, name: str, action: "Effect[Params, Any]", /, *, operation_id: str, params: Params) -> None: ...
+    def compensate(
+        self,
+        name: str,
+        action: "Effect[Params, Any]",
+        /,
+        *,
+        operation_id: str,
+        params: Params,
+        approval: "Approval | None" = None,
+    ) -> None: ...
     @overload
     @abstractmethod
     def compensate(
@@ -154,9 +164,15 @@ class _Exclusive(ABC):
             type: What the result of a function is written as; by default what its annotation says.
             operation_id: Names the business operation that an effect is, among those of this object; at most 196 bytes.
             params: The parameters of an effect.
+            approval: What allows an effect, where people had to. It has to hold when the undo is asked for, not when it
+                is registered, so give its proposal no time, or one that outlasts the handler; it is used up with the
+                intent of the undo. One that has expired or does not fit by then parks the invocation
+                (`compensation_failed`), and nothing is sent. One approval allows one effect: what is asked for under
+                the next id, after the receiver has rejected it, is not what was approved.
 
         Raises:
-            TypeError: A function can't be called with these arguments, or an effect has no operation id or parameters.
+            TypeError: A function can't be called with these arguments, or an effect has no operation id, no parameters,
+                or what is no approval.
             RegistrationError: The object type does not list the effect.
             InvalidInput: The parameters do not fit their type.
             PayloadTooLarge: The name has more than 256 bytes, or operation id or parameters are too large.

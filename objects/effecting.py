@@ -61,6 +61,7 @@ class Effecting(ABC):
         operation_id: str,
         params: Params,
         approval: Approval | None = None,
+        compensate: bool = False,
         release_lane: bool = False,
         expects: Iterable[str] = (),
     ) -> Receipt:
@@ -76,6 +77,11 @@ class Effecting(ABC):
                 wherever, gives what became of it, and does nothing again; another operation needs another id.
             params: With what.
             approval: What allows it, where people had to; it is used up in the commit that precedes the call.
+            compensate: Whether what the effect declares as `compensate_with` undoes it when this handler fails for good
+                or is cancelled: registered as by `ctx.compensate` right before this call, with the same parameters,
+                under the operation id `refund-1-undo` after `refund-1`. It is asked for only where the effect turns out
+                to have been done: what was rejected or not sent is not undone, and while the outcome is unknown the
+                undo waits until that is settled. It takes no approval; an undo that needs one is for `ctx.compensate`.
             release_lane: Whether others may change this object meanwhile; see `ObjectContext.release_lane`.
             expects: Names of state values that nobody else may have changed when it returns, with `release_lane=True`.
 
@@ -84,7 +90,9 @@ class Effecting(ABC):
             EffectConflict: The operation id was used for something else.
             ApprovalUnfit: The approval does not allow this; nothing was sent.
             TerminalError: What the effect's `recheck` has raised; nothing was sent.
-            PayloadTooLarge: The parameters have more than 64 KiB, or the operation id more than 200 bytes.
+            PayloadTooLarge: The parameters have more than 64 KiB, or the operation id more than 200 bytes, or 191 with
+                `compensate=True`.
+            RegistrationError: The object type does not list the effect, or with `compensate=True` it declares no undo.
             InvalidInput: The parameters do not fit their type.
             Superseded: Others have changed what was expected to stay.
         """
@@ -98,6 +106,7 @@ class Effecting(ABC):
         operation_id: str,
         params: Params,
         approval: Approval | None = None,
+        compensate: bool = False,
         release_lane: bool = False,
         expects: Iterable[str] = (),
     ) -> Succeeded[Receipt] | EffectRejected | Unknown:
@@ -118,6 +127,7 @@ class Effecting(ABC):
             operation_id: Names the business operation.
             params: With what.
             approval: What allows it.
+            compensate: Whether what it declares undoes it, as far as it turns out to have been done.
             release_lane: Whether others may change this object meanwhile.
             expects: Names of state values that nobody else may have changed when it returns.
 
@@ -140,6 +150,7 @@ class BlockingEffecting(ABC):
         operation_id: str,
         params: Params,
         approval: Approval | None = None,
+        compensate: bool = False,
         release_lane: bool = False,
         expects: Iterable[str] = (),
     ) -> Receipt:
@@ -154,6 +165,7 @@ class BlockingEffecting(ABC):
         operation_id: str,
         params: Params,
         approval: Approval | None = None,
+        compensate: bool = False,
         release_lane: bool = False,
         expects: Iterable[str] = (),
     ) -> Succeeded[Receipt] | EffectRejected | Unknown:

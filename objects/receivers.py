@@ -212,7 +212,8 @@ class Receiver:
             name: Its name among the effects of the receiver; an approval for it names it as the action.
             timeout: How long one call may take.
             recheck: Looks at the facts once more before the intent: `async def (params) -> facts`.
-            compensate_with: The effect that undoes this one; it takes the same parameters.
+            compensate_with: The effect that undoes this one where a handler asks for it with `compensate=True`; it
+                takes the same parameters, and is an effect of every object type that lists this one.
             on_unknown: `"settle"` has an unknown outcome settled by what the receiver offers, `"ask"` puts it before
                 people at once. The default is to settle where the receiver offers anything.
 

@@ -12,6 +12,7 @@ from ..journal.command_records import CompensationStarted
 from ..journal.outcomes import Rejected, Stopped
 from .bounds import check_name
 from .cancel_delivery import stopped
+from .declared_undos import DeclaredUndo, undo_if_done
 from .effect_undos import EffectUndo, undo_by_effect
 from .step_plan import check_options
 
@@ -117,10 +118,13 @@ async def undo(
         ctx.pass_durable_point()
     ctx.index = cast("int", begun.index)
     for each in reversed(ctx.compensations[: len(begun.undos)]):
-        if isinstance(each, EffectUndo):
-            await undo_by_effect(ctx, lane, invocation, steps, effects, each)
-        else:
-            await steps.undo(ctx, lane, invocation, each)
+        match each:
+            case DeclaredUndo():
+                await undo_if_done(ctx, lane, invocation, steps, effects, each)
+            case EffectUndo():
+                await undo_by_effect(ctx, lane, invocation, steps, effects, each)
+            case Compensation():
+                await steps.undo(ctx, lane, invocation, each)
     return _outcome(invocation, begun)
 
 

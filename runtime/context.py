@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from ..objects.messaging import Sent
     from .branches import Branch
     from .compensation import Compensation
+    from .declared_undos import DeclaredUndo
     from .effect_undos import EffectUndo
     from .effects import Effects
     from .invocation import Invocation
@@ -138,7 +139,7 @@ class ExclusiveContext(EffectingContext):
         self.release: LaneRelease | None = None
         self.index = 0
         #: What is undone when the handler fails or is cancelled, in the order of registration.
-        self.compensations: list[Compensation | EffectUndo] = []
+        self.compensations: list[Compensation | EffectUndo | DeclaredUndo] = []
         #: How many results of steps are on their way to the store while the code goes on.
         self.in_flight = 0
         #: Names of the state that was written before a result that was kept back; a replay reads it from the record.

@@ -36,7 +36,7 @@ logger = logging.getLogger("keylane.effects")
 
 #: How soon an attempt is thought of again that could not be made for reasons of ours.
 AGAIN_MS: Final = 1_000
-NOBODY: Final = "nothing was sent, and nobody waits for it any more"
+NOBODY: Final = "nothing was sent, and nobody wants it any more"
 
 
 class EffectAttempts:
@@ -123,7 +123,13 @@ class EffectAttempts:
             await self._change(work, _later)
             return None
         if not await self._settling.changes.is_wanted(lane, entry):
-            await self._change(work, lambda each, now_ms: given_up(each, now_ms, NOBODY))
+            # Whoever has come to wait for it meanwhile may want it.
+            await self._change(
+                work,
+                lambda each, now_ms: (
+                    given_up(each, now_ms, NOBODY) if each.waiters == entry.waiters else _later(each, now_ms)
+                ),
+            )
             return None
         try:
             facts = await checked(lane, effect, entry.params, entry.approval, self.approvals)

@@ -110,8 +110,8 @@ class EffectChanges:
     async def is_wanted(self, lane: Lane, entry: EffectEntry) -> bool:
         """Return whether anybody wants an effect of which nothing was done.
 
-        Those who waited and do so no longer have ended otherwise; who has taken an unknown outcome, or has gone on
-        with something else, still wants it.
+        Those who waited and do so no longer have ended otherwise, and who waits to undo it wants it not; who has taken
+        an unknown outcome, or has gone on with something else, still wants it.
         """
         if not entry.waiters:
             return True
@@ -121,7 +121,7 @@ class EffectChanges:
             if invocation is None:
                 is_waiting = await self._is_parked(lane, each, entry.operation)
             else:
-                is_waiting = waits(invocation, each, entry.operation)
+                is_waiting = _wants(invocation, each, entry.operation)
             if is_waiting:
                 return True
         return False
@@ -134,7 +134,7 @@ class EffectChanges:
         def found() -> None:
             invocation = lane.partition.open.get(waiter.invocation)
             if not future.done():
-                future.set_result(invocation is not None and waits(invocation, waiter, operation))
+                future.set_result(invocation is not None and _wants(invocation, waiter, operation))
 
         lane.partition.host.find_parked(lane, waiter.invocation, found)
         with anyio.move_on_after(FOUND_WITHIN_SECONDS):
@@ -176,6 +176,9 @@ class EffectChanges:
         if entry is None or change is None:
             return None
         waiting, unseen = _those_who_wait(partition, entry, sought)
+        if change.forgets and len(waiting) > 1:
+            # Each is told in a commit of its own, and it is forgotten with the last.
+            change = Change(entry, (), given=change.given)
         first, value = _first_told(change, waiting)
         is_only_telling = change.entry is entry and not change.happened
         if is_only_telling and first is None and not entry.is_settled:
@@ -302,6 +305,13 @@ def waits(invocation: Invocation, waiter: Waiter, operation: str) -> bool:
     standing = invocation.standing
     wait = None if standing is None or invocation.ended else standing.wait_at(waiter.place)
     return isinstance(wait, EffectStarted) and wait.operation == operation
+
+
+def _wants(invocation: Invocation, waiter: Waiter, operation: str) -> bool:
+    """Return whether an invocation waits at a place for an effect, and not only to undo it."""
+    standing = invocation.standing
+    wait = None if standing is None else standing.wait_at(waiter.place)
+    return waits(invocation, waiter, operation) and not (isinstance(wait, EffectStarted) and wait.settles)
 
 
 def _first_told(change: Change, waiting: list[_Waiting]) -> tuple[_Waiting | None, bytes | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ..journal.errors import KeylaneError
     from ..journal.keyspace import PartitionSpace
     from ..objects.receivers import Effect
+    from .invocation import Invocation
     from .lane import Lane
     from .partition import Partition
 
@@ -110,6 +112,13 @@ def blocker_of(lane: Lane, entry: EffectEntry) -> EffectEntry | None:
 def blocks(effect: Effect[Any, Any]) -> bool:
     """Return whether what is in question at its receiver keeps an effect waiting."""
     return effect.receiver.while_unknown == "block"
+
+
+def accepted_at(invocation: Invocation, now_ms: int) -> int:
+    """Return when an invocation was taken in, by the partition's time."""
+    if invocation.begun_ms is not None:
+        return invocation.begun_ms
+    return now_ms - int((time.monotonic() - invocation.arrived_at) * 1000)
 
 
 def kept_ms(partition: Partition, effect: Effect[Any, Any] | None) -> int:

@@ -201,8 +201,12 @@ def found_overdue(partition: Partition, entry: EffectEntry, now_ms: int) -> Chan
 
 
 def given_up(entry: EffectEntry, now_ms: int, why: str) -> Change:
-    """Return the change that forgets an effect of which nothing was done, since nobody wants it any more."""
-    return Change(entry, (Happened(now_ms, EventKind.NOT_SENT, entry.attempt, why),), forgets=True)
+    """Return the change that forgets an effect of which nothing was done, since nobody wants it any more.
+
+    Who waits to undo it is told that it was not done.
+    """
+    given = encode_outcome(Rejected(failure_of(EffectRejected(entry.operation, why))))
+    return Change(entry, (Happened(now_ms, EventKind.NOT_SENT, entry.attempt, why),), given=given, forgets=True)
 
 
 def is_old(partition: Partition, entry: EffectEntry) -> bool:

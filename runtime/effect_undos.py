@@ -23,18 +23,20 @@ from ..journal.records import PauseReason
 from ..objects.reservations import RESERVATIONS, RESERVE, reservation_key
 from .bounds import check_name
 from .commands import park
-from .effect_checks import check_operation
+from .effect_checks import check_asked, check_operation
 from .failures import failure_of, terminal_error
 
 if TYPE_CHECKING:
     from ..objects.receivers import Effect
     from .context import ExclusiveContext
-    from .effects import Effects, Wish
+    from .effect_wishes import Wish
+    from .effects import Effects
     from .invocation import Invocation
     from .lane import Lane
     from .steps import Steps
 
-OPTIONS: Final = frozenset({"operation_id", "params"})
+REQUIRED: Final = frozenset({"operation_id", "params"})
+OPTIONS: Final = frozenset({*REQUIRED, "approval"})
 #: The last of the ids under which one undo is asked for.
 NUMBER_MAX: Final = 999
 
@@ -77,13 +79,15 @@ def effect_undo(
     """Return an undo, checked as far as that can be done before it is needed.
 
     Raises:
-        TypeError: Operation id or parameters are missing, or there is more than those.
+        TypeError: Operation id or parameters are missing, the approval is none, or there is more than those.
         RegistrationError: The object type does not list the effect.
         InvalidInput: The parameters do not fit their type.
         PayloadTooLarge: The name, the operation id or the parameters are too large.
     """
-    if arguments or options.keys() != OPTIONS:
-        raise TypeError("ctx.compensate: an effect takes operation_id= and params=, both, and nothing else")
+    if arguments or not REQUIRED <= options.keys() <= OPTIONS:
+        raise TypeError("ctx.compensate: an effect takes operation_id= and params=, both, and approval= beside them")
+    approval: Any = options.get("approval")
+    check_asked("compensate", effect, approval)
     check_name("compensation", name)
     check_name("step", f"undo {name}")
     operation: Any = options["operation_id"]
@@ -91,7 +95,7 @@ def effect_undo(
         room = len(numbered("", NUMBER_MAX))
         limit = effect.receiver.id_limit if effect.receiver.ids == "verbatim" else OPERATION_MAX
         check_operation(operation, min(limit, OPERATION_MAX) - room)
-    return EffectUndo(name, effects.wish(lane, effect, operation, options["params"], None, takes_unknown=False))
+    return EffectUndo(name, effects.wish(lane, effect, operation, options["params"], approval, takes_unknown=False))
 
 
 async def undo_by_effect(
@@ -103,7 +107,7 @@ async def undo_by_effect(
         Suspended: It is parked, its handler leaves memory, or this run is not the current one any more.
     """
     number, reserved = 1, ""
-    while not _is_given_up(ctx, undone):
+    while not is_given_up(ctx, undone):
         wish = undone.asked_as(number)
         try:
             if wish.operation != reserved:
@@ -127,7 +131,7 @@ async def undo_by_effect(
             number = min(number + 1, NUMBER_MAX)
 
 
-def _is_given_up(ctx: ExclusiveContext, undone: EffectUndo) -> bool:
+def is_given_up(ctx: ExclusiveContext, undone: EffectUndo) -> bool:
     """Return whether somebody gave an undo up at the place that is next; attempts that came to nothing are passed."""
     while True:
         match ctx.next_recorded():

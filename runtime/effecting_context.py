@@ -12,6 +12,7 @@ from ..journal.outcomes import Succeeded as Done
 from ..objects.effecting import Succeeded, Unknown
 from ..objects.reservations import RESERVATIONS, RESERVE, reservation_key
 from .approving_context import ApprovingContext
+from .declared_undos import DeclaredUndo, declared_undo
 from .effect_checks import check_asked, check_operation
 from .failures import terminal_error
 
@@ -35,12 +36,14 @@ class EffectingContext(ApprovingContext):
         operation_id: str,
         params: Any,
         approval: Approval | None = None,
+        compensate: bool = False,
         release_lane: bool = False,
         expects: Iterable[str] = (),
     ) -> Any:
         """Have something done outside, or return what came of it in the recorded run."""
+        undo = self._registered("effect", effect, operation_id, params, approval, compensate=compensate)
         outcome = await self._outcome(
-            "effect", effect, operation_id, params, approval, release_lane=release_lane, expects=expects
+            "effect", effect, operation_id, params, approval, undo, release_lane=release_lane, expects=expects
         )
         if isinstance(outcome, Succeeded):
             return outcome.receipt
@@ -56,13 +59,35 @@ class EffectingContext(ApprovingContext):
         operation_id: str,
         params: Any,
         approval: Approval | None = None,
+        compensate: bool = False,
         release_lane: bool = False,
         expects: Iterable[str] = (),
     ) -> Any:
         """Have something done outside, or return what was known of it in the recorded run."""
+        undo = self._registered("effect_outcome", effect, operation_id, params, approval, compensate=compensate)
         return await self._outcome(
-            "effect_outcome", effect, operation_id, params, approval, release_lane=release_lane, expects=expects
+            "effect_outcome", effect, operation_id, params, approval, undo, release_lane=release_lane, expects=expects
         )
+
+    def _registered(
+        self, call: str, effect: Effect[Any, Any], operation: str, params: Any, approval: Approval | None, *,
+        compensate: bool,
+    ) -> DeclaredUndo | None:  # fmt: skip
+        """Register the declared undo of an effect that is about to be asked for; asking again registers none beside it.
+
+        Raises:
+            RegistrationError: The effect declares none.
+        """
+        self._check_command(call)
+        check_asked(call, effect, approval)
+        if type(compensate) is not bool:
+            raise TypeError(f"compensate= of ctx.{call} is True or False; another undo is registered by ctx.compensate")
+        if not compensate:
+            return None
+        undo, own = declared_undo(self._messages, self._lane, effect, operation, params), self.own
+        if undo not in own.compensations:
+            own.compensations.append(undo)
+        return undo
 
     async def _outcome(
         self,
@@ -71,15 +96,16 @@ class EffectingContext(ApprovingContext):
         operation_id: str,
         params: Any,
         approval: Approval | None,
+        undo: DeclaredUndo | None,
         *,
         release_lane: bool,
         expects: Iterable[str],
     ) -> Succeeded[Any] | EffectRejected | Unknown:
-        self._check_command(call)
-        check_asked(call, effect, approval)
         if self.own.releases(expects, release_lane=release_lane):
             async with self.own.release_lane(expects=expects):
-                return await self._outcome(call, effect, operation_id, params, approval, release_lane=False, expects=())
+                return await self._outcome(
+                    call, effect, operation_id, params, approval, undo, release_lane=False, expects=()
+                )
         if effect.receiver.ids == "verbatim":
             await self._reserve(effect.receiver, operation_id)
         wish = self._messages.wish(
@@ -92,6 +118,9 @@ class EffectingContext(ApprovingContext):
             case NotKnown(since_ms, why):
                 return Unknown(datetime.fromtimestamp(since_ms / 1000, tz=UTC), why)
             case Rejected(failure=failure):
+                if undo is not None and undo in self.own.compensations:
+                    # It was not done, and will not be.
+                    self.own.compensations.remove(undo)
                 error = terminal_error(failure)
                 if isinstance(error, EffectRejected):
                     return error

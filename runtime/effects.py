@@ -7,7 +7,6 @@ object has already is not asked for again: its outcome is given, or waited for.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -24,20 +23,20 @@ from ..journal.effects import (
     decode_effect_outcome,
     digest_of,
 )
-from ..journal.errors import ApprovalUnfit, EffectConflict, RegistrationError, TerminalError
+from ..journal.errors import ApprovalUnfit, RegistrationError, TerminalError
 from ..journal.ledger import EventKind, Happened
-from ..journal.outcomes import Rejected, encode_outcome
 from ..journal.place import format_place
 from ..journal.proposals import proposal_field
-from ..objects.fingerprint import canonical, differing_fields
-from .approvals import Approvals
+from ..objects.fingerprint import canonical
 from .cancel_delivery import is_due
 from .commands import diverge
 from .effect_calls import check_value
 from .effect_changes import TOLD_AS_UNKNOWN
 from .effect_checks import check_operation, checked
-from .effect_facts import Change, blocks, early_outcome, intent
+from .effect_facts import Change, accepted_at, blocks, early_outcome, intent
+from .effect_inquiries import EffectInquiries
 from .effect_plans import unknown
+from .effect_wishes import Wish, conflict, ended_by, refused
 from .failures import failure_of
 from .releasing import end_if_released, standing_still
 
@@ -48,39 +47,12 @@ if TYPE_CHECKING:
     from ..objects.receivers import Effect
     from .context import ExclusiveContext
     from .docket import Docket
-    from .effect_changes import EffectChanges
     from .effect_checks import ApprovalCheck
     from .invocation import Invocation
     from .lane import Lane
     from .settling import Settling
 
 TAIL_LOST: Final = "the store may have lost its tail: it may have been done before"
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What a handler asks for.
-
-    Args:
-        effect: The effect.
-        operation: The operation id.
-        params: The packed parameters.
-        digest: Their digest.
-        approval: What allows it.
-        takes_unknown: Whether an unknown outcome is one.
-    """
-
-    effect: Effect[Any, Any]
-    operation: str
-    params: bytes
-    digest: bytes
-    approval: Approval | None
-    takes_unknown: bool
-
-    def is_of(self, entry: EffectEntry) -> bool:
-        """Return whether an effect is the one that is asked for."""
-        names = (entry.effect, entry.receiver)
-        return names == (self.effect.name, self.effect.receiver.name) and entry.digest == self.digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +70,10 @@ class _Begun:
     attempt: int = 0
 
 
-class Effects(Approvals):
+class Effects(EffectInquiries):
     """What the handlers of a worker ask of others, of the clock, of whoever sends to them, and of the world outside."""
 
     settling: Settling
-    changes: EffectChanges
     #: Decides whether an approval allows an effect, and uses it up.
     approvals: ApprovalCheck | None = None
     send_within_ms: int
@@ -140,24 +111,18 @@ class Effects(Approvals):
         found = ctx.next_recorded()
         if found is None:
             found = await self._begin_effect(ctx, lane, invocation, wish)
-        elif isinstance(found, EffectStarted) and _is_for(found, wish):
+        elif isinstance(found, EffectStarted) and not found.settles and wish.is_in(found):
             ctx.take_index()
             ctx.pass_recorded()
             standing = invocation.standing
             if standing is not None and standing.wait_at(found.index) is not None:
                 await self._go_on_with_effect(ctx, lane)
         else:
-            await diverge(ctx, lane, invocation, found, _in_words(ctx, wish))
+            await diverge(ctx, lane, invocation, found, f"command {format_place(ctx.place)}, {wish}")
         await end_if_released(ctx, lane, invocation, found.index)
         ended = await self._ended(ctx, lane, invocation, found.index)
         assert isinstance(ended, WaitCompleted)
         return decode_effect_outcome(ended.value)
-
-    async def _go_on_with_effect(self, ctx: ExclusiveContext, lane: Lane) -> None:
-        """Note again that a lane waits whose handler was run again meanwhile."""
-        await self.docket_of(ctx, lane)
-        if ctx.conductor is None:
-            self._stand_still(lane, [])
 
     async def _begin_effect(
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, wish: Wish
@@ -209,15 +174,15 @@ class Effects(Approvals):
         """Return what is written as an effect is asked for."""
         entry = docket.effects.get(wish.operation)
         if entry is None and refusal is not None:
-            return _Begun([], _refused(fact, refusal))
+            return _Begun([], refused(fact, refusal))
         if entry is not None and not wish.is_of(entry):
-            return _Begun([], _refused(fact, failure_of(_conflict(entry, wish))))
+            return _Begun([], refused(fact, failure_of(conflict(entry, wish))))
         if entry is not None:
             lane.partition.meters.prevented(lane.partition, entry.receiver, "asked for again")
         if entry is not None and entry.outcome is not None:
-            return _Begun([], _ended_by(fact, entry.outcome, entry.by))
+            return _Begun([], ended_by(fact, entry.outcome, entry.by))
         if entry is not None and wish.takes_unknown and entry.state in TOLD_AS_UNKNOWN:
-            return _Begun([], _ended_by(fact, early_outcome(entry)))
+            return _Begun([], ended_by(fact, early_outcome(entry)))
         still = standing_still(ctx, lane, invocation, operations.stand_still(lane.key_text))
         waiter = Waiter(invocation.raw_id, fact.index, wish.takes_unknown)
         if entry is not None:
@@ -236,7 +201,7 @@ class Effects(Approvals):
         try:
             used_up = self._used_up(lane, wish)
         except ApprovalUnfit as error:
-            return _Begun([], _refused(fact, failure_of(error)))
+            return _Begun([], refused(fact, failure_of(error)))
         now_ms = partition.now_ms()
         entry = EffectEntry(
             operation=wish.operation,
@@ -259,7 +224,7 @@ class Effects(Approvals):
         if wish.takes_unknown and change.given_early is not None:
             change = replace(change, entry=change.entry.but(waiters=()))
             writes = [*used_up, *self.changes.writes(lane, docket, None, change, now_ms)]
-            return _Begun(writes, _ended_by(fact, early_outcome(change.entry)))
+            return _Begun(writes, ended_by(fact, early_outcome(change.entry)))
         writes = [*used_up, *self.changes.writes(lane, docket, None, change, now_ms), *still]
         is_called = change.entry.state is EffectState.INTENDED
         return _Begun(writes, None, change.entry.attempt if is_called else 0)
@@ -295,42 +260,9 @@ class Effects(Approvals):
         return [docket.write_effect(entry.but(waiters=left))]
 
 
-def accepted_at(invocation: Invocation, now_ms: int) -> int:
-    """Return when an invocation was taken in, by the partition's time."""
-    if invocation.begun_ms is not None:
-        return invocation.begun_ms
-    return now_ms - int((time.monotonic() - invocation.arrived_at) * 1000)
-
-
 def _has_to_wait(docket: Docket, entry: EffectEntry) -> bool:
     """Return whether another effect there is in question, or waits its turn."""
     return any(
         each.receiver == entry.receiver and (each.is_in_question or each.state is EffectState.BLOCKED)
         for each in docket.effects.values()
     )
-
-
-def _is_for(found: EffectStarted, wish: Wish) -> bool:
-    asked = (wish.operation, wish.effect.name, wish.effect.receiver.name, wish.digest)
-    return (found.operation, found.effect, found.receiver, found.digest) == asked
-
-
-def _in_words(ctx: ExclusiveContext, wish: Wish) -> str:
-    name = f"{wish.effect.receiver.name}.{wish.effect.name}"
-    return f"command {format_place(ctx.place)}, effect {name} {wish.operation!r} with these parameters"
-
-
-def _ended_by(fact: EffectStarted, value: bytes, by: str = "") -> WaitCompleted:
-    return WaitCompleted(fact.index, fact.digest, value, by)
-
-
-def _refused(fact: EffectStarted, failure: Failure) -> WaitCompleted:
-    return _ended_by(fact, encode_outcome(Rejected(failure)))
-
-
-def _conflict(entry: EffectEntry, wish: Wish) -> EffectConflict:
-    """Return what a request is told whose operation id stands for something else."""
-    if (entry.effect, entry.receiver) != (wish.effect.name, wish.effect.receiver.name):
-        return EffectConflict(wish.operation, effect=f"{entry.receiver}.{entry.effect}")
-    differing = differing_fields(unpack(entry.params), unpack(wish.params), wish.effect.params.where)
-    return EffectConflict(wish.operation, differing)

@@ -199,6 +199,11 @@ async def _killed(runtime: Runtime) -> str:
     return handle.id
 
 
+async def _sold_and_undone(runtime: Runtime) -> str:
+    handle = await runtime.client.send(shop.sell, "acme/sold", shop.Item(name="tea", price=Decimal("2.50")))
+    return await _status(handle, "failed")
+
+
 SCENARIOS: dict[str, Scenario] = {
     "ordered": _ordered,
     "ordered_and_done": _ordered_and_done,
@@ -222,6 +227,7 @@ SCENARIOS: dict[str, Scenario] = {
     "cancelled": _cancelled,
     "cancelled_with_an_undo_given_up": _cancelled_with_an_undo_given_up,
     "killed": _killed,
+    "sold_and_undone": _sold_and_undone,
 }
 
 

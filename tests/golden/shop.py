@@ -206,3 +206,25 @@ async def consult(ctx: ObjectContext, names: list[str]) -> list[Item]:
     ctx.set("items", [first])
     asked = [ctx.model(f"ask {name}", _answer, name, model="m-2", retry=QUICK) for name in names]
     return [first, *await ctx.gather(*asked)]
+
+
+@bank.effect("take-back")
+async def take_back(operation_id: str, item: Item) -> str:
+    return f"{item.name} is back"
+
+
+@bank.effect("hand-out", compensate_with=take_back)
+async def hand_out(operation_id: str, item: Item) -> str:
+    return f"{item.name} is out"
+
+
+stall = VirtualObject("Stall", owner="tests", partitions=1, retry=QUICK, effects=[hand_out])
+app = App([shop, stock, till, stall])
+
+
+@stall.handler
+async def sell(ctx: ObjectContext, item: Item) -> None:
+    """An effect that is undone by what it declares, since what comes behind it fails."""
+    await ctx.effect(hand_out, operation_id="hand-out-1", params=item, compensate=True)
+    await ctx.run("take the money", _ask, "take the money")
+    raise TerminalError("it rains", code="rain")
