@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("keylane.commit")
 
 #: A call stays well below 5 ms in the server with this many commits and this many operations, whichever is reached
-#: first, also where each of them looks for its place among very many due times.
+#: first, also where each of them looks for its place among very many due times, and while the server rewrites its file:
+#: the first write to a page that it shares with the process that does so copies the page, and most operations have a
+#: key, and so pages, of their own.
 COMMITS_PER_BATCH = 150
-OPERATIONS_PER_BATCH = 200
+OPERATIONS_PER_BATCH = 100
 #: So does one that carries about so much, in values that are larger than usual, or a single commit that carries more.
 BYTES_PER_BATCH = 1 << 20
 #: So many commits fit into one call without being counted, as long as none of them has more operations than these.

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from ..objects.virtual_object import VirtualObject
     from .partition import Partition
 
-#: How many invocations of a lane one commit takes in.
-ACCEPTED_PER_COMMIT = 50
+#: How many invocations of a lane one commit takes in: with six operations each it is no larger than a batch may be.
+ACCEPTED_PER_COMMIT = 16
 
 
 def record(invocation: Invocation, fact: Record) -> None:

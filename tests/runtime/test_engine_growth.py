@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from datetime import timedelta
+from typing import Any
 
 import anyio
 import pytest
@@ -20,7 +21,8 @@ from keylane import (
     VirtualObject,
     WrongKeyType,
 )
-from keylane.journal.batch import Commit
+from keylane.journal import writer as writer_module
+from keylane.journal.batch import Batch, Commit, build_batch
 from keylane.journal.writer import OPERATIONS_PER_BATCH, PartitionWriter
 from keylane.objects.settings import Settings
 from keylane.runtime.intake import Intake
@@ -33,6 +35,7 @@ pytestmark = pytest.mark.anyio
 
 QUICK = RetryPolicy(first=timedelta(milliseconds=1), cap=timedelta(milliseconds=2), attempts=3)
 mill = VirtualObject("Mill", owner="tests", partitions=2, state={"count": int}, retry=QUICK)
+sleepers = VirtualObject("Sleepers", owner="tests", partitions=1)
 runs: dict[str, int] = {}
 
 
@@ -41,6 +44,13 @@ async def add(ctx: ObjectContext, number: int) -> int:
     count = await ctx.get("count", int, 0) + number
     ctx.set("count", count)
     return count
+
+
+@sleepers.handler
+async def nap(ctx: ObjectContext) -> int:
+    if ctx.attempt == 1:
+        raise RetryableError("not yet", retry_after=3600)
+    return ctx.attempt
 
 
 @mill.handler
@@ -167,6 +177,28 @@ async def test_a_long_backlog_is_taken_in_by_commits_of_bounded_size(
         await shift_clock(runtime, timedelta(days=1))
         assert [await each for each in waiting] == list(range(1, 501))
     assert max(sizes) <= OPERATIONS_PER_BATCH
+
+
+async def test_very_many_that_fall_due_at_once_are_ended_by_calls_of_bounded_size(
+    store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each end writes to keys of its own, so that a call with many of them would hold up everybody else."""
+    sizes: list[int] = []
+
+    def noted(*facts: Any) -> Batch:
+        batch = build_batch(*facts)
+        sizes.append(sum(len(commit.operations) for commit in batch.commits))
+        return batch
+
+    async with Runtime([sleepers], store=store_url, namespace=namespace) as runtime:
+        handles = [await runtime.client.send(nap, f"acme/{number}") for number in range(300)]
+        (partition,) = runtime.worker.partitions
+        await eventually(lambda: len(partition.waiting) == len(handles), "all of them wait")
+        monkeypatch.setattr(writer_module, "build_batch", noted)
+        await shift_clock(runtime, timedelta(hours=1))
+        assert [await handle.result(timeout=20) for handle in handles] == [2] * len(handles)
+    assert sum(sizes) >= 5 * len(handles)
+    assert max(sizes) <= 100
 
 
 async def test_what_the_store_refuses_again_and_again_does_not_run_without_end(
