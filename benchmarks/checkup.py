@@ -36,7 +36,7 @@ from keylane.journal.records import Accepted, Completed, Finished, Paused, Pause
 from keylane.journal.store import Store
 from keylane.journal.tenure import VACANT
 from keylane.journal.types_registry import register_types
-from keylane.journal.writer import COMMITS_PER_BATCH
+from keylane.journal.writer import OPERATIONS_PER_BATCH
 
 from .machine import OtherLoad, facts
 
@@ -48,7 +48,7 @@ OPEN_EVERY = 4
 #: So many wait in a lane, its paused holder included.
 LANE_LENGTH = 10
 #: Commits that may be queued: enough to keep the server busy, and few enough to hold in memory.
-QUEUED_MAX = 8 * COMMITS_PER_BATCH
+QUEUED_MAX = 12 * OPERATIONS_PER_BATCH
 LEASE_SECONDS = 0.5
 
 ANSWER = encode_outcome(Succeeded(pack(1)))

@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("keylane.commit")
 
-#: A call stays well below 5 ms in the server with this many commits and this many operations, whichever is reached
-#: first, also where each of them looks for its place among very many due times, and while the server rewrites its file:
-#: the first write to a page that it shares with the process that does so copies the page, and most operations have a
-#: key, and so pages, of their own.
-COMMITS_PER_BATCH = 150
+#: A call stays well below 5 ms in the server with this many operations, also where each of them looks for its place
+#: among very many due times, and while the server rewrites its file: the first write to a page that it shares with the
+#: process that does so copies the page, and most operations have a key, and so pages, of their own.
 OPERATIONS_PER_BATCH = 100
 #: So does one that carries about so much, in values that are larger than usual, or a single commit that carries more.
 BYTES_PER_BATCH = 1 << 20
@@ -206,7 +204,7 @@ class PartitionWriter:
 
     def _bounded_commits(self) -> list[Commit]:
         queued, commits, operations, weight = self.queued, list[Commit](), 0, 0
-        while queued and len(commits) < COMMITS_PER_BATCH:
+        while queued:
             operations += len(queued[0].operations)
             weight += queued[0].weight
             if commits and (operations > OPERATIONS_PER_BATCH or weight > BYTES_PER_BATCH):
