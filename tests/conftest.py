@@ -112,12 +112,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose the tests of a pass and their order, and skip those of what is missing here."""
+    """Choose the tests of a pass, and skip those of what is missing here."""
     _choose_pass(config, items)
-    if hasattr(config, "workerinput"):
-        # A worker takes one file after the other: it shouldn't have a long one left when the others are done.
-        long = {item.path for item in items if item.get_closest_marker("slow") is not None}
-        items.sort(key=lambda item: item.path not in long)
     _skip_what_can_not_run(items)
 
 

@@ -16,7 +16,7 @@ from benchmarks.sizes import (
     recorded_step,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.quiet]
 
 
 async def test_an_idle_object_takes_less_than_a_kilobyte() -> None:

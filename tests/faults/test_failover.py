@@ -261,6 +261,7 @@ async def answer(client: Client, handler: str, *arguments: int) -> int:
             await anyio.sleep(0.05)
 
 
+@pytest.mark.quiet
 async def test_partitions_of_other_nodes_do_not_notice_a_failover(cluster: ClusterServers, namespace: str) -> None:
     """Their leases are kept, their calls answered, while one node is away."""
     async with loaded(cluster, namespace, "fsync") as (runtime, _, loads):

@@ -8,7 +8,7 @@ from .cells import Behaviour, Cell, Hit, Promise
 from .mutants import Safeguard
 from .running import differences, run_cells
 
-pytestmark = [pytest.mark.anyio, pytest.mark.one_server, pytest.mark.counts_runs]
+pytestmark = [pytest.mark.anyio, pytest.mark.one_server, pytest.mark.counts_runs, pytest.mark.quiet]
 
 #: The cells that turn red without a safeguard, and what they then say. The first of each is part of every run.
 RED = {
