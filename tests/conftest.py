@@ -29,7 +29,7 @@ FORCED = forced()
 ONE_SERVER_FIXTURES = {"own_server", "proxy", "redis_url"}
 SECOND_STORE = "redis-server"
 NOT_INSTALLED = f"{SECOND_STORE} is not installed"
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 120
 TIMEOUT_SECONDS_BY_MARKER = {"slow": 600, "nightly": 3600}
 # An alarm that falls into a callback of the event loop is only logged; the next one falls elsewhere.
 ALARM_AGAIN_SECONDS = 5

@@ -108,7 +108,7 @@ class ChildProcess:
         # The name of the program stands in brackets and may hold anything.
         return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
 
-    async def ready(self, seconds: float = 15.0) -> None:
+    async def ready(self, seconds: float = 30.0) -> None:
         """Wait until it says that it is ready.
 
         Raises:
