@@ -18,10 +18,12 @@ class AgendaKind(StrEnum):
     #: One that was settled, or decided on: it is kept for a while, and then forgotten.
     OLD_EFFECT = "f"
     OLD_PROPOSAL = "q"
+    #: An operation id that was reserved for an effect that is forgotten.
+    RESERVED = "r"
 
 
 #: What falls due without anybody waiting for it: records that have been kept for long enough.
-FORGOTTEN: Final = frozenset({AgendaKind.OLD_EFFECT, AgendaKind.OLD_PROPOSAL})
+FORGOTTEN: Final = frozenset({AgendaKind.OLD_EFFECT, AgendaKind.OLD_PROPOSAL, AgendaKind.RESERVED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,8 @@ class AgendaItem:
     Args:
         kind: Which of the two, and whether it is to be forgotten.
         key: The object, as `tenant/key`.
-        name: The operation id of an effect; the field of a proposal, its action and version.
+        name: The operation id of an effect; the field of a proposal, its action and version; the
+            receiver and the operation id, as `payments INV-1`, of one that was reserved.
     """
 
     kind: AgendaKind

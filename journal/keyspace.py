@@ -183,6 +183,11 @@ def receivers_key(namespace: str) -> bytes:
     return f"{{{namespace}}}:receivers".encode()
 
 
+def code_key(namespace: str) -> bytes:
+    """Return the hash of the namespace's object types, and what the code of each does that was started last."""
+    return f"{{{namespace}}}:code".encode()
+
+
 def durability_key(namespace: str) -> bytes:
     """Return the key that says on how many replicas the namespace's workers want everything that is acknowledged."""
     return f"{{{namespace}}}:durability".encode()

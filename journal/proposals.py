@@ -105,6 +105,7 @@ class ProposalEntry:
         delegations: Who lets whom decide.
         waiters: Who waits for the decision.
         life: What has happened to it, oldest first.
+        is_guarded: Whether the code that proposed it says who may approve.
     """
 
     action: str
@@ -125,6 +126,7 @@ class ProposalEntry:
     delegations: tuple[Delegation, ...] = ()
     waiters: tuple[Waiter, ...] = ()
     life: tuple[Happened, ...] = ()
+    is_guarded: bool = False
 
     @property
     def field(self) -> str:
@@ -141,7 +143,7 @@ class ProposalEntry:
             (
                 _ENTRY, self.action, self.version, self.state.value, self.bound, self.notes, self.digest, self.quorum,
                 self.invocation, self.proposed_ms, self.expires_ms, self.since_ms, self.operation, self.is_concurrent,
-                self.is_overdue, decisions, delegations, waiters, life,
+                self.is_overdue, decisions, delegations, waiters, life, self.is_guarded,
             )
         )  # fmt: skip
 
@@ -202,6 +204,7 @@ def _entry(*values: object) -> ProposalEntry:
 _NAMES: Final = (
     "action", "version", "state", "bound", "notes", "digest", "quorum", "invocation", "proposed_ms", "expires_ms",
     "since_ms", "operation", "is_concurrent", "is_overdue", "decisions", "delegations", "waiters", "life",
+    "is_guarded",
 )  # fmt: skip
 _DECISION: Final = Layout(Decision, (a_text, a_flag, a_text, a_number, some_bytes, a_text))
 _DELEGATION: Final = Layout(Delegation, (a_text, a_text))
@@ -215,5 +218,6 @@ _LAYOUTS: Final[Mapping[int, Layout[ProposalEntry]]] = {
             optional(a_number), a_number, a_text, a_flag, a_flag, sequence_of(nested(_DECISION)),
             sequence_of(nested(_DELEGATION)), sequence_of(nested(WAITER_LAYOUT)), sequence_of(nested(HAPPENED_LAYOUT)),
         ),
+        (a_flag,),
     )
 }  # fmt: skip

@@ -135,7 +135,7 @@ class Receiver:
             of the call and a minute.
         late_calls: Whether a call of a process that was stopped can arrive after its time.
         ids: Whether it sees operation ids that are qualified by namespace, type, tenant and key, or with `"verbatim"`
-            the handler's own. Each of those is first reserved for its object, by a call, and for good; another object
+            the handler's own. Each of those is first reserved for its object, by a call; another object
             that asks for it gets `EffectConflict`. Two namespaces know nothing of each other's.
         id_limit: How many characters of an operation id it takes; longer ones are hashed, or refused if verbatim.
         while_unknown: What becomes of further effects of an object here while one is in question.

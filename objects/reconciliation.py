@@ -7,6 +7,7 @@ from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from ..journal.code_registry import TypeCard
 from ..journal.effects import EffectEntry, EffectState
 from ..journal.receivers_registry import Promises, ReceiverCard
 from .receivers import qualified_id
@@ -49,6 +50,18 @@ def cards_of(app: App, settings: Settings) -> list[ReceiverCard]:
     return [
         card_of(receiver, {each.name: contract_under(each, settings) for each in effects if each.receiver is receiver})
         for receiver in app.receivers.values()
+    ]
+
+
+def code_of(app: App) -> list[TypeCard]:
+    """Return what is written down of the code of an app's object types."""
+    return [
+        TypeCard(
+            each.name,
+            tuple(sorted(f"{receiver}.{effect}" for receiver, effect in each.effects)),
+            each.may_approve is not None,
+        )
+        for each in app.objects.values()
     ]
 
 

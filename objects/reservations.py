@@ -1,7 +1,7 @@
 """Operation ids that a receiver sees as the handler wrote them, each reserved for one object before it is used.
 
-An object type of its own keeps them, with one object for each receiver and id. Who asks first has it for good: what was
-sent under an id can be recognised by the receiver for as long as it likes.
+An object type of its own keeps them, with one object for each receiver and id. Who asks first has it until its effect
+is forgotten, and the receiver has forgotten the id too; for good where nothing says when that is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .virtual_object import VirtualObject
 #: The object type that keeps them.
 RESERVATIONS: Final = "keylane.ids"
 RESERVE: Final = "reserve"
+RELEASE: Final = "release"
 _HOLDER: Final = "holder"
 
 
@@ -31,6 +32,7 @@ class Reservations(VirtualObject):
         owners = sorted({each.owner for each in receivers})
         super().__init__(RESERVATIONS, owner=", ".join(owners), state={_HOLDER: str})
         self.handler(name=RESERVE, private=True)(reserve)
+        self.handler(name=RELEASE, private=True)(release)
 
 
 async def reserve(ctx: ObjectContext, claim: str) -> str:
@@ -40,6 +42,12 @@ async def reserve(ctx: ObjectContext, claim: str) -> str:
         ctx.set(_HOLDER, claim)
         return claim
     return holder
+
+
+async def release(ctx: ObjectContext, claim: str) -> None:
+    """Let go of an operation id, if it is the object's that says so."""
+    if await ctx.get(_HOLDER, str) == claim:
+        ctx.clear(_HOLDER)
 
 
 def reservation_key(receiver: str, operation_id: str) -> Key:

@@ -219,6 +219,7 @@ def _entry(lane: Lane, invocation: Invocation, docket: Docket, draft: Draft) -> 
         invocation=invocation.raw_id, proposed_ms=now_ms,
         expires_ms=None if draft.expires_in_ms is None else now_ms + draft.expires_in_ms,
         since_ms=now_ms, is_concurrent=draft.is_concurrent, life=(event,),
+        is_guarded=lane.partition.virtual_object.may_approve is not None,
     )  # fmt: skip
 
 

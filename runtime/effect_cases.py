@@ -17,9 +17,11 @@ from ..journal.plain_values import plain_text
 from ..objects.reconciliation import acts_of, contract_in, sent_as
 
 if TYPE_CHECKING:
+    from ..journal.code_registry import TypeCard
     from ..journal.keyspace import PartitionSpace
     from ..journal.ledger_reading import Noticed
     from ..journal.receivers_registry import ReceiverCard
+    from ..objects.recovery import Contract
 
 #: What the receiver itself has said, or not said.
 _ANSWERS: Final = frozenset(
@@ -41,17 +43,26 @@ class Desk:
 
     Args:
         cards: The receivers of the namespace.
+        code: What the code of its object types does.
         now_ms: The partition's time.
     """
 
     cards: dict[str, ReceiverCard]
+    code: dict[str, TypeCard]
     now_ms: int
+
+    def contract_of(self, type_name: str, entry: EffectEntry) -> Contract | None:
+        """Return what is promised of an effect, as the code that owns it has it; None where that has no such effect."""
+        hosted = self.code.get(type_name)
+        if hosted is not None and not hosted.has(entry.receiver, entry.effect):
+            return None
+        return contract_in(self.cards.get(entry.receiver), entry.effect)
 
 
 def case_of(space: PartitionSpace, key_text: str, entry: EffectEntry, desk: Desk) -> EffectCase:
     """Return what people are shown of an effect."""
     card = desk.cards.get(entry.receiver)
-    allowed, forbidden = acts_of(entry, contract_in(card, entry.effect), desk.now_ms)
+    allowed, forbidden = acts_of(entry, desk.contract_of(space.type_name, entry), desk.now_ms)
     is_with_people = entry.state is EffectState.UNRESOLVED and entry.reconcile_by_ms is not None
     return EffectCase(
         object_name=space.type_name,

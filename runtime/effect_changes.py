@@ -19,7 +19,7 @@ from ..journal.command_records import EffectStarted, WaitCompleted
 from ..journal.effects import EffectEntry, EffectState
 from .at_hand import written
 from .cancel_delivery import cascade, is_due
-from .effect_facts import Change, agenda_of, early_outcome, events_of, item_of, queue_of, with_life
+from .effect_facts import Change, agenda_of, early_outcome, events_of, item_of, queue_of, release_of, with_life
 from .invocation import Hold
 
 if TYPE_CHECKING:
@@ -216,6 +216,7 @@ class EffectChanges:
                 docket.forget_effect(change.entry.operation),
                 operations.take_off_agenda(partition.space, item),
                 *events_of(partition, key_text, change),
+                *self._released(lane, change.entry),
                 *self._next_blocked(lane, docket, change.entry, now_ms),
             ]
         entry = with_life(change, waiters)
@@ -230,6 +231,13 @@ class EffectChanges:
         if entry.next_ms and entry.state is not EffectState.INTENDED:
             self._agenda.ask_after(lane, max(entry.next_ms - now_ms, 0))
         return writes
+
+    def _released(self, lane: Lane, entry: EffectEntry) -> list[Operation]:
+        """Return what lets go of the operation id of an effect of which nothing was sent."""
+        released = release_of(lane.partition, lane.key_text, entry, was_sent=False)
+        if released:
+            self._agenda.ask_after(lane, 0)
+        return released
 
     def _next_blocked(self, lane: Lane, docket: Docket, settled: EffectEntry, now_ms: int) -> list[Operation]:
         """Return what has the next effect begin that has waited for one to be settled."""

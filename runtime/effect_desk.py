@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from ..journal.code_registry import read_code
 from ..journal.effect_cases import Alert, EffectCase
 from ..journal.effects import EffectEntry
 from ..journal.errors import CallError
@@ -58,14 +59,14 @@ class EffectDesk:
             StoreError: The store is away, or refuses.
         """
         spaces = await spaces_of(self.store, None if object_type is None else name_of(object_type))
-        cards = await read_receivers(self.store)
+        cards, code = await read_receivers(self.store), await read_code(self.store)
         best: list[Found[EffectEntry]] = []
         async for page in read_queue(self.store, spaces):
             wanted = [each for each in page if each.entry is not None and receiver in (None, each.entry.receiver)]
             best = heapq.nsmallest(limit, [*best, *wanted], key=lambda each: (each.due_ms, str(each.space)))
         times = await self._times([each.space for each in best])
         return tuple(
-            case_of(each.space, each.item.key, each.entry, Desk(cards, times[each.space]))
+            case_of(each.space, each.item.key, each.entry, Desk(cards, code, times[each.space]))
             for each in best
             if each.entry is not None
         )
@@ -94,7 +95,7 @@ class EffectDesk:
         around, (data,) = await look(self.store, space, [("HGET", effects, operation_id)], [effects])
         if data is None:
             raise CallError(f"{name} {key_text} has no effect {operation_id!r}")
-        desk = Desk(await read_receivers(self.store), around.now_ms)
+        desk = Desk(await read_receivers(self.store), await read_code(self.store), around.now_ms)
         return case_of(space, key_text, EffectEntry.decode(data), desk)
 
     async def effects(self, object_type: VirtualObject | str, key: Key | str, /) -> tuple[EffectCase, ...]:
@@ -112,7 +113,7 @@ class EffectDesk:
         space = await self._places.place(name, key_text)
         around, _ = await look(self.store, space, [], [])
         docket = await read_docket(self.store, space, key_text)
-        desk = Desk(await read_receivers(self.store), around.now_ms)
+        desk = Desk(await read_receivers(self.store), await read_code(self.store), around.now_ms)
         return tuple(case_of(space, key_text, each, desk) for each in docket.effects)
 
     async def alerts(

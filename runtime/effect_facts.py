@@ -130,6 +130,22 @@ def kept_ms(partition: Partition, effect: Effect[Any, Any] | None) -> int:
     return max(ledger_ms, promised.dedup_ms or 0, promised.found_ms or 0, promised.in_flight_ms)
 
 
+def release_of(partition: Partition, key_text: str, entry: EffectEntry, *, was_sent: bool) -> list[Operation]:
+    """Return what lets go of the operation id of an effect that is forgotten, where it was reserved.
+
+    What the receiver finds for ever it would find for another object that has the id then: that is never let go of. Nor
+    is an id of an object whose paused invocations leave its lane: they may be about to use it, and are not known.
+    """
+    effect = effect_of(partition, entry)
+    if effect is None or effect.receiver.ids != "verbatim" or partition.virtual_object.on_paused == "skip":
+        return []
+    promised = contract(partition, effect)
+    if was_sent and promised.can_look_up and promised.found_ms is None:
+        return []
+    item = AgendaItem(AgendaKind.RESERVED, key_text, f"{entry.receiver} {entry.operation}")
+    return [operations.put_on_agenda(partition.space, item, 0)]
+
+
 def events_of(partition: Partition, key_text: str, change: Change) -> list[Operation]:
     """Return what a change leaves in the ledger of its partition, and among the alerts."""
     entry, space = change.entry, partition.space

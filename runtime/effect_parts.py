@@ -17,6 +17,7 @@ from .effect_calls import EffectCalls
 from .effect_changes import EffectChanges
 from .proposal_changes import ProposalChanges
 from .reconciling import Reconciling
+from .reservation_releases import ReservationReleases
 from .settling import Settling
 from .settling_by_hand import SettlingByHand
 from .slots import Slots
@@ -54,6 +55,7 @@ class EffectParts:
         self.settling.attempts = EffectAttempts(settings, self.settling, self.at_hand)
         self.by_hand = SettlingByHand(self.settling, settings.send_within_seconds)
         self.reconciling = Reconciling(store, errands, self.at_hand, self.by_hand)
+        self.releases = ReservationReleases(self.at_hand, self.agenda)
         self.authority = Authority()
         self.proposals = ProposalChanges(waits)
         self.proposals.ask_after = self.agenda.ask_after
@@ -84,5 +86,6 @@ class EffectParts:
         """Have the handlers' effects made here."""
         effects.dockets, effects.settling, effects.changes = self.dockets, self.settling, self.changes
         effects.proposals, effects.approvals = self.proposals, self.approvals
+        self.releases.space_of = effects.space_of
         effects.send_within_ms = self._send_within_ms
         self._waits.on_withdrawn.append(effects.withdrawn)

@@ -100,7 +100,7 @@ class Messages:
         found = ctx.next_recorded()
         if found is None:
             await self._steps.may_begin(ctx, lane, invocation)
-            space = await self._space(order)
+            space = await self.space_of(order)
             index = ctx.take_index()
             raw_id = child_id(invocation.raw_id, index, invocation.restarts)
             fact = MessageSent(
@@ -155,7 +155,7 @@ class Messages:
             raise
 
     async def _begin_call(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, order: Order) -> CallStarted:
-        space = await self._space(order)
+        space = await self.space_of(order)
         index = ctx.take_index()
         raw_id = child_id(invocation.raw_id, index, invocation.restarts)
         fact = CallStarted(
@@ -276,7 +276,7 @@ class Messages:
         """Note again that a lane waits whose handler was run again meanwhile."""
         lane.commit([operations.stand_still(lane.key_text), *more])
 
-    async def _space(self, order: Order) -> PartitionSpace:
+    async def space_of(self, order: Order) -> PartitionSpace:
         """Return the partition of a key, as the namespace has it.
 
         Raises:

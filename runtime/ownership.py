@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from ..journal.code_registry import register_code
 from ..journal.doubt import Remembered
 from ..journal.doubt import Verdict as HistoryVerdict
 from ..journal.errors import KeylaneError, StoreError, StoreUnavailable
@@ -18,7 +19,7 @@ from ..journal.old_libraries import tend_libraries
 from ..journal.receivers_registry import register_receivers
 from ..journal.tenure import Acquired, Announcement, Observation, lease_clock
 from ..journal.types_registry import register_types
-from ..objects.reconciliation import cards_of
+from ..objects.reconciliation import cards_of, code_of
 from .assignment import PartitionId, desired
 from .liveness import LeaseWatch, Neighbours, Verdict
 from .lost_tail import report
@@ -130,6 +131,7 @@ class Ownership:
         counts = {each.name: partitions_of(each, self._settings) for each in hosted}
         await register_types(self._store, counts, {each.name: each.owner for each in hosted})
         await register_receivers(self._store, cards_of(self._app, self._settings))
+        await register_code(self._store, code_of(self._app))
         self._is_registered = True
 
     def register_again(self) -> None:

@@ -22,7 +22,7 @@ from ..journal.effects import EffectEntry, EffectState
 from ..journal.ledger import EventKind
 from ..objects.recovery import AskPeople, AttemptAnew, LookUp, Resend, pause_ms
 from .effect_calls import Answer, EffectCalls, Unsent, Work
-from .effect_facts import DAY_MS, agenda_of, effect_of, id_for_receiver
+from .effect_facts import DAY_MS, agenda_of, effect_of, id_for_receiver, release_of
 from .effect_plans import asked_next, called, found_out, found_overdue, is_old, orphaned, planned
 from .partition import Phase
 
@@ -65,6 +65,7 @@ class Settling:
         self.calls = calls
         self.changes = changes
         self._at_hand = at_hand
+        self._agenda = agenda
         self._retry = settings.retry
         self._random = random.Random()  # noqa: S311, it spreads retries
         #: Makes further attempts.
@@ -223,6 +224,10 @@ class Settling:
         writes = [operations.take_off_agenda(partition.space, item)]
         if entry is not None and is_old(partition, entry):
             writes.append(docket.forget_effect(item.name))
+            released = release_of(partition, lane.key_text, entry, was_sent=True)
+            writes.extend(released)
+            if released:
+                self._agenda.ask_after(lane, 0)
             ledger_ms = partition.settings.ledger_retention_days * DAY_MS
             writes.append(operations.trim_ledger(partition.space, ledger_ms))
             writes.append(operations.trim_alerts(partition.space, ledger_ms))

@@ -279,8 +279,8 @@ class Signals(Messages):
 
     async def _space_of(self, sending: Sending) -> PartitionSpace:
         if sending.partition is None:
-            return await self._space(Order(sending.type_name, "", sending.key))
-        some = await self._space(Order(sending.type_name, "", SOME_KEY))
+            return await self.space_of(Order(sending.type_name, "", sending.key))
+        some = await self.space_of(Order(sending.type_name, "", SOME_KEY))
         count = self._places.partitions(sending.type_name)
         if sending.partition >= count:
             raise InvalidKey(sending.target, f"{some.type_name} has {count} partitions")

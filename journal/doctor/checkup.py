@@ -9,6 +9,7 @@ from typing import Final
 
 import anyio
 
+from ..code_registry import TypeCard, read_code
 from ..errors import WrongKeyType
 from ..keyspace import PartitionSpace
 from ..noted import moment
@@ -67,7 +68,7 @@ async def check_up(store: Store, plan: Plan) -> Report:
         WrongKeyType: A foreign key stands where a registry belongs.
     """
     began = time.monotonic()
-    checkup = _Checkup(store, plan, await _types(store, plan), await read_owners(store))
+    checkup = _Checkup(store, plan, await _types(store, plan), await read_owners(store), await read_code(store))
     return await checkup.run(began)
 
 
@@ -84,6 +85,7 @@ class _Checkup:
     plan: Plan
     types: Mapping[str, int]
     in_charge: Mapping[str, str]
+    code: Mapping[str, TypeCard]
     book: FindingBook = field(default_factory=FindingBook)
     notes: list[str] = field(default_factory=list[str])
 
@@ -96,7 +98,7 @@ class _Checkup:
         unsent = await deliveries.begin(spaces)
         inboxes = await self._inboxes(before)
         walk = Walk(
-            store, self.types, self.in_charge, self.book, plan.type_name, plan.limit, plan.progress
+            store, self.types, self.in_charge, self.code, self.book, plan.type_name, plan.limit, plan.progress
         )  # fmt: skip
         watch = Watch(store, spaces, plan.lease_seconds)
         async with anyio.create_task_group() as tasks:
@@ -204,7 +206,7 @@ class _Checkup:
             reading.owner,
             reading.now_ms,
             watch.health(space) if space in before else LeaseHealth(Sign.UNREADABLE),
-            replace(backlog, open=walk.open_by_space[space], unsent=unsent),
+            replace(backlog, open=walk.open_by_space[space], unsent=unsent, unsettled=walk.unsettled_by_space[space]),
             oldest.get(space),
             _past(earlier and earlier.earliest_due, reading.earliest_due, reading.now_ms),
             self.in_charge.get(name),

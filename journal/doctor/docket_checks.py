@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ..agenda import AgendaItem, AgendaKind
+from ..code_registry import TypeCard
 from ..codec import Undecodable
 from ..effects import EffectEntry, EffectState
 from ..keyspace import PartitionSpace
@@ -18,6 +19,7 @@ from ..noted import moment
 from ..plain_values import short
 from ..proposals import CLOSED, ProposalEntry, ProposalState
 from ..store import Store
+from .code_checks import its_effect_is_declared, its_proposal_is_guarded
 from .findings import Finding, Kind, NamedRepair, Place
 from .queue_checks import pages_of
 
@@ -48,13 +50,26 @@ class _Seen:
     indexes: _Indexes
 
 
-async def check_effects(store: Store, space: PartitionSpace, key: str, now_ms: int) -> list[Finding]:
-    """Look for effects of an object that nothing has its owner come back to, or that people should have settled.
+async def check_effects(
+    store: Store, space: PartitionSpace, key: str, now_ms: int, card: TypeCard | None
+) -> tuple[list[Finding], int]:
+    """Look for effects of an object that nobody comes back to, or can, or that people should have settled.
+
+    Args:
+        store: The open store.
+        space: The partition.
+        key: The object.
+        now_ms: The partition's time.
+        card: What the code of the type does, None where nobody has said so.
+
+    Returns:
+        What was found, and how many effects are not settled.
 
     Raises:
         StoreUnavailable: The store is away.
     """
     found: list[Finding] = []
+    unsettled = 0
     async for words in pages_of(store, "HSCAN", space.effects(key)):
         seen: list[_Seen] = []
         for name, data in zip(words[::2], words[1::2], strict=True):
@@ -64,19 +79,33 @@ async def check_effects(store: Store, space: PartitionSpace, key: str, now_ms: i
                 found.append(_unreadable(space, key, name, error.message))
                 continue
             seen.append(_Seen(name, data, AgendaKind.EFFECT, entry.state.value, _effect_indexes(space, key, entry)))
+            unsettled += not entry.is_settled
+            found.extend(each for each in [its_effect_is_declared(space, key, entry, card)] if each is not None)
             if entry.state is EffectState.UNRESOLVED and (entry.reconcile_by_ms or now_ms) < now_ms:
                 found.append(_overdue(space, key, entry, now_ms))
         found.extend(await _unnamed_ones(store, space, key, space.effects(key), seen))
-    return found
+    return found, unsettled
 
 
-async def check_proposals(store: Store, space: PartitionSpace, key: str) -> list[Finding]:
-    """Look for proposals of an object that nothing has its owner come back to.
+async def check_proposals(
+    store: Store, space: PartitionSpace, key: str, card: TypeCard | None
+) -> tuple[list[Finding], int]:
+    """Look for proposals of an object that nothing has its owner come back to, or that the code guards no more.
+
+    Args:
+        store: The open store.
+        space: The partition.
+        key: The object.
+        card: What the code of the type does, None where nobody has said so.
+
+    Returns:
+        What was found, and how many proposals are open.
 
     Raises:
         StoreUnavailable: The store is away.
     """
     found: list[Finding] = []
+    are_open = 0
     async for words in pages_of(store, "HSCAN", space.proposals(key)):
         seen: list[_Seen] = []
         for name, data in zip(words[::2], words[1::2], strict=True):
@@ -85,10 +114,12 @@ async def check_proposals(store: Store, space: PartitionSpace, key: str) -> list
             except Undecodable as error:
                 found.append(_unreadable(space, key, name, error.message))
                 continue
+            are_open += entry.state is ProposalState.OPEN
+            found.extend(each for each in [its_proposal_is_guarded(space, key, entry, card)] if each is not None)
             indexes = _proposal_indexes(space, key, entry)
             seen.append(_Seen(name, data, AgendaKind.PROPOSAL, entry.state.value, indexes))
         found.extend(await _unnamed_ones(store, space, key, space.proposals(key), seen))
-    return found
+    return found, are_open
 
 
 def _effect_indexes(space: PartitionSpace, key: str, entry: EffectEntry) -> _Indexes:
@@ -144,7 +175,9 @@ async def check_index(store: Store, space: PartitionSpace, index: bytes) -> list
         items: list[AgendaItem] = []
         for member in words[::2]:
             try:
-                items.append(AgendaItem.decode(member))
+                item = AgendaItem.decode(member)
+                # What was reserved outlives its effect.
+                items.extend([item] if item.kind in _KINDS else ())
             except Undecodable as error:
                 found.append(_no_item(space, index, member, error.message))
         for item in await _suspicious(store, space, index, items):

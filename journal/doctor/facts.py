@@ -106,6 +106,7 @@ class Backlog:
         undecodable: Entries that could not be read and were kept.
         open: Open invocations that have records of their own.
         unsent: Messages in outboxes that have not arrived.
+        unsettled: Effects that are not settled, and open proposals.
     """
 
     inbox: int = 0
@@ -114,11 +115,12 @@ class Backlog:
     undecodable: int = 0
     open: int = 0
     unsent: int = 0
+    unsettled: int = 0
 
     @property
     def has_work(self) -> bool:
         """Whether an owner would have something to do."""
-        return bool(self.inbox or self.runnable or self.due or self.open or self.unsent)
+        return bool(self.inbox or self.runnable or self.due or self.open or self.unsent or self.unsettled)
 
 
 @dataclass(frozen=True, slots=True)

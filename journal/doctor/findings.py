@@ -43,6 +43,8 @@ class Kind(StrEnum):
     AGENDA_ORPHANED = "agenda-orphaned"
     QUEUE_ENTRY_ORPHANED = "queue-entry-orphaned"
     EFFECT_OVERDUE = "effect-overdue"
+    EFFECT_WITHOUT_CODE = "effect-without-code"
+    PROPOSAL_UNGUARDED = "proposal-unguarded"
     DOCKET_UNREADABLE = "docket-unreadable"
     UNDECODABLE_KEPT = "undecodable-kept"
     CLAIM_UNSETTLED = "idempotency-unsettled"

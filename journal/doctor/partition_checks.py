@@ -100,6 +100,7 @@ def _work(facts: PartitionFacts) -> str:
         (backlog.open, "open invocations"),
         (backlog.due, "due times"),
         (backlog.unsent, "messages in its outboxes"),
+        (backlog.unsettled, "effects and proposals that are not settled"),
     ]
     return ", ".join(f"{count} {what}" for count, what in parts if count) or "runnable lanes"
 

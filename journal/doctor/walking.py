@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from ..code_registry import TypeCard
 from ..key import format_id
 from ..keyspace import PartitionSpace
 from ..scan import SCAN_COUNT, scan
@@ -54,6 +55,7 @@ class Walk:
     store: Store
     types: Mapping[str, int]
     in_charge: Mapping[str, str]
+    code: Mapping[str, TypeCard]
     book: FindingBook
     type_name: str | None = None
     limit: int | None = None
@@ -62,6 +64,7 @@ class Walk:
     is_whole: bool = True
     open_by_status: Counter[str] = field(default_factory=Counter[str])
     open_by_space: Counter[PartitionSpace] = field(default_factory=Counter[PartitionSpace])
+    unsettled_by_space: Counter[PartitionSpace] = field(default_factory=Counter[PartitionSpace])
     held: HeldLanes = field(default_factory=HeldLanes)
     busy: BusyKeys = field(default_factory=BusyKeys)
     doubtful: list[Doubtful] = field(default_factory=list[Doubtful])
@@ -180,13 +183,13 @@ class Walk:
                 await self._take_docket(name)
 
     async def _take_docket(self, name: KeyName) -> None:
-        space = self._space(name)
+        space, card = self._space(name), self.code.get(name.type_name)
         match name.structure:
             case Structure.EFFECTS:
                 now_ms = await self._now_ms(space)
-                self.book.add(await check_effects(self.store, space, name.rest.decode(), now_ms))
+                self._note(space, *await check_effects(self.store, space, name.rest.decode(), now_ms, card))
             case Structure.PROPOSALS:
-                self.book.add(await check_proposals(self.store, space, name.rest.decode()))
+                self._note(space, *await check_proposals(self.store, space, name.rest.decode(), card))
             case Structure.AGENDA | Structure.QUEUE:
                 self.book.add(await check_index(self.store, space, name.raw))
             case Structure.PROPOSED:
@@ -195,6 +198,10 @@ class Walk:
                     self.expiring += await expiring_soon(self.store, space, await self._now_ms(space))
             case _:
                 pass
+
+    def _note(self, space: PartitionSpace, findings: list[Finding], unsettled: int) -> None:
+        self.book.add(findings)
+        self.unsettled_by_space[space] += unsettled
 
     async def _now_ms(self, space: PartitionSpace) -> int:
         """Return a partition's time; a moment later is early enough for what is hours late."""

@@ -192,6 +192,7 @@ def _partition(partition: PartitionReport) -> dict[str, Any]:
         "undecodable": backlog.undecodable,
         "open": backlog.open,
         "unsent": backlog.unsent,
+        "unsettled": backlog.unsettled,
         "history": partition.owner.get("history"),
         "owner_fields": dict(partition.owner),
     }

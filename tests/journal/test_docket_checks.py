@@ -49,7 +49,7 @@ async def test_an_effect_that_goes_on_meanwhile_is_no_finding(store: BusyStore, 
     await put_effect(store, space, KEY, waiting)
     if is_moving:
         store.behind = ("ZSCORE", lambda: put_effect(store, space, KEY, effect("op", {})))
-    kinds = [each.kind.value for each in await check_effects(store, space, KEY, START_MS)]
+    kinds = [each.kind.value for each in (await check_effects(store, space, KEY, START_MS, None))[0]]
     assert kinds == ([] if is_moving else ["agenda-missing"])
 
 

@@ -1,0 +1,93 @@
+"""What the code of object types does, as the worker that started last declares: for those who don't have the code.
+
+Receivers stay known for as long as there is anything of them (`receivers_registry`). This says what is deployed now: an
+effect that is not settled and that nobody's code has any more is not looked into by anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .codec import Undecodable
+from .errors import StoreFull
+from .fields import Layout, a_flag, a_text, decode_tagged, pack, sequence_of
+from .keyspace import code_key
+from .lane_reading import ask
+from .store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCard:
+    """What is to be known of an object type's code.
+
+    Args:
+        name: Its name.
+        effects: The effects that it declares, each as `payments.refund`.
+        asks_authority: Whether it says who may approve what.
+    """
+
+    name: str
+    effects: tuple[str, ...] = ()
+    asks_authority: bool = False
+
+    def has(self, receiver: str, effect: str) -> bool:
+        """Return whether it declares an effect."""
+        return f"{receiver}.{effect}" in self.effects
+
+    def encode(self) -> bytes:
+        """Return the bytes of the card."""
+        return pack((_CARD, self.name, self.effects, self.asks_authority))
+
+    @classmethod
+    def decode(cls, data: bytes) -> TypeCard:
+        """Return the card that bytes hold.
+
+        Raises:
+            Undecodable: They hold none.
+        """
+        return decode_tagged(data, _LAYOUTS, "object type")
+
+
+_CARD: Final = 171
+_LAYOUTS: Final[Mapping[int, Layout[TypeCard]]] = {_CARD: Layout(TypeCard, (a_text, sequence_of(a_text), a_flag))}
+
+
+async def register_code(store: Store, cards: Sequence[TypeCard]) -> None:
+    """Write what the code of this deployment does; what stands there already is not written again.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands in the registry's place.
+    """
+    key = code_key(store.namespace)
+    (known,) = await ask(store, [("HMGET", key, *(card.name for card in cards))], [key])
+    new = [card for card, found in zip(cards, known, strict=True) if found != card.encode()]
+    if not new:
+        return
+    # Where memory is full workers go on nevertheless: people are told what was so before, until one starts again.
+    with suppress(StoreFull):
+        await ask(store, [("HSET", key, *_words(new))], [key])
+
+
+def _words(cards: Sequence[TypeCard]) -> list[Any]:
+    return [word for card in cards for word in (card.name, card.encode())]
+
+
+async def read_code(store: Store) -> dict[str, TypeCard]:
+    """Read what the code of object types does, by their names; what can't be read is left out.
+
+    Raises:
+        StoreUnavailable: The store is away.
+        WrongKeyType: A foreign key stands in the registry's place.
+    """
+    key = code_key(store.namespace)
+    (flat,) = await ask(store, [("HGETALL", key)], [key])
+    cards: dict[str, TypeCard] = {}
+    for data in flat[1::2]:
+        with suppress(Undecodable):
+            card = TypeCard.decode(data)
+            cards[card.name] = card
+    return cards
