@@ -4,6 +4,7 @@
 one runs whatever has failed in the first, and both exit codes count.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -28,7 +29,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(*arguments: str) -> int:
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments], check=False).returncode
+    # Tests start hundreds of processes, each of which would compile the library anew if nobody may write it down.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return subprocess.run([sys.executable, "-m", "pytest", *arguments], env=environment, check=False).returncode
 
 
 def together(codes: Sequence[int]) -> int:

@@ -20,6 +20,7 @@ def pytest_configure(config):
 """
 TESTS = """
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def note(name):
 
 
 def test_fast():
-    note("fast")
+    note("fast, and compiles again" if sys.dont_write_bytecode else "fast")
     assert "FAIL" not in os.environ
 
 
@@ -59,7 +60,12 @@ def run(project: Path, *arguments: str, **variables: str) -> "subprocess.Complet
     return subprocess.run(
         [sys.executable, "-m", "tests.project.run_tests", "-n", "1", "-p", "no:cacheprovider", project, *arguments],
         cwd=ROOT,
-        env={"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "PATH": "", **variables},
+        env={
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+            "PATH": "",
+            **variables,
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
         capture_output=True,
         text=True,
         check=False,
