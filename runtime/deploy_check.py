@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -14,6 +14,7 @@ from .rehearsal import Fit, Rehearsal, Rehearsed
 
 if TYPE_CHECKING:
     from ..journal.exported import Journal
+    from .effects_check import UnfitEffect
 
 #: So many invocations are named of all that one thing breaks.
 NAMED: Final = 5
@@ -75,12 +76,14 @@ class Verdict:
         is_whole: Whether these were all that there are.
         versions: How many open invocations need each version of each handler: type, handler, version.
         old_ways: How many open invocations go on without each change of code that they were asked for.
+        effects: The effects that are not settled and that the code can neither send nor look up.
     """
 
     journals: int = 0
     is_whole: bool = True
     versions: Counter[tuple[str, str, int]] = field(default_factory=Counter[tuple[str, str, int]])
     old_ways: Counter[tuple[str, str, str]] = field(default_factory=Counter[tuple[str, str, str]])
+    effects: list[UnfitEffect] = field(default_factory=list["UnfitEffect"])
     _breaking: dict[Cause, Breaking] = field(default_factory=dict[Cause, Breaking])
 
     @property
@@ -91,7 +94,7 @@ class Verdict:
     @property
     def may_deploy(self) -> bool:
         """Whether everything that is open goes on with this code."""
-        return not self._breaking
+        return not self._breaking and not self.effects
 
     def note(self, rehearsed: Rehearsed) -> None:
         """Take one result in."""
@@ -163,6 +166,7 @@ def as_facts(verdict: Verdict) -> Mapping[str, object]:
             }
             for each in verdict.breaking
         ],
+        "effects": [asdict(each) for each in verdict.effects],
         "versions": [
             {"type": type_name, "handler": handler, "version": version, "invocations": count}
             for (type_name, handler, version), count in sorted(verdict.versions.items())

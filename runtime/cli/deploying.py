@@ -18,12 +18,15 @@ from ...journal.store import Store
 from ...journal.types_registry import read_types
 from ...objects.app import App
 from ..deploy_check import Breaking, Verdict, as_facts, check
+from ..effects_check import unfit_effects
 from ..rehearsal import Rehearsal, Rehearsed
 from .hosting import load
 from .output import Page, moment, shown, write_json, write_line
 from .shell import ExitCode, Shell, WrongUse
 
 STDOUT: Final = "-"
+#: So many effects that do not fit are shown; as JSON all are.
+EFFECTS_NAMED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,8 @@ async def deploy_check(shell: Shell, orders: Orders) -> ExitCode:
             types = await read_types(store)
             wanted, left_out = _wanted(app, types, orders.type_name)
             verdict = await check(Rehearsal(app, store), open_journals(store, wanted), limit=orders.limit)
+            hosted = {name: count for name, count in types.items() if name in wanted}
+            verdict.effects.extend(await unfit_effects(app, store, hosted))
     if shell.is_json:
         write_json({**as_facts(verdict), "left_out": left_out})
     else:
@@ -93,13 +98,18 @@ def read_file(path: Path) -> Iterator[Journal]:
 def _print_verdict(out: Page, verdict: Verdict, left_out: Sequence[str]) -> None:
     count = verdict.journals
     whole = "" if verdict.is_whole else "; there are more, which were not looked at"
-    if verdict.may_deploy:
+    if not verdict.breaking:
         out.put(f"every open journal fits this code ({count} rehearsed{whole})")
     else:
         broken = sum(each.invocations for each in verdict.breaking)
         out.put(f"{broken} of {count} open journals do not fit this code{whole}")
     for each in verdict.breaking:
         _print_breaking(out, each)
+    for effect in verdict.effects[:EFFECTS_NAMED]:
+        name = f"{effect.effect} {effect.operation} of {effect.type_name} {effect.key}"
+        out.put(f"\neffect: {shown(name)} is {effect.state}, and would go before people: {shown(effect.why)}")
+    if len(verdict.effects) > EFFECTS_NAMED:
+        out.put(f"and {len(verdict.effects) - EFFECTS_NAMED} effects more")
     if verdict.versions:
         out.put("\nopen invocations")
         table = Table(box=None, padding=(0, 2), show_edge=False)

@@ -188,3 +188,49 @@ async def test_what_has_diverged_is_restarted_from_the_shell(store_url: str, nam
         assert (await shell("restart", invocation_id, "--keep", "0", *where)).code == 0
         assert await handle.result(timeout=10) == "read order"
     assert Path("trail").read_text().splitlines() == ["read order", "send refund", "read order", "read order"]
+
+
+PAYING = """
+    from keylane import App, ObjectContext, Receiver, VirtualObject
+
+
+    async def find(operation_id: str, params: int) -> int | None:
+        return None
+
+
+    payments = Receiver("payments", owner="oncall", lookup=find)
+
+
+    @payments.effect("refund", on_unknown="ask")
+    async def send_refund(operation_id: str, params: int) -> int:
+        raise OSError("the line is dead")
+
+
+    order = VirtualObject("Order", owner="refunds-oncall", partitions=1, effects=[send_refund])
+
+
+    @order.handler
+    async def refund(ctx: ObjectContext) -> str:
+        return type(await ctx.effect_outcome(send_refund, operation_id="r-1", params=7)).__name__
+
+
+    app = App([order])
+"""
+
+
+async def test_a_deploy_check_names_effects_that_the_code_could_not_settle(store_url: str, namespace: str) -> None:
+    """The invocation that asked has ended, so that no journal says so."""
+    app = loaded("shop_paying1", PAYING)
+    async with Runtime(app, store=store_url, namespace=namespace) as runtime:
+        assert await runtime.client.call("Order", "acme/o-1", "refund") == "Unknown"
+    where = ("--store", store_url, "--namespace", namespace)
+    fine = await shell("deploy", "check", "shop_paying1:app", *where, "--json")
+    assert (fine.code, fine.json["may_deploy"], fine.json["effects"]) == (0, True, [])
+
+    reference = written("shop_paying2", PAYING.replace("params: int)", "params: list[int])"))
+    broken = await shell("deploy", "check", reference, *where, "--json")
+    assert (broken.code, broken.json["may_deploy"], broken.json["breaking"]) == (1, False, [])
+    assert [(each["key"], each["operation"]) for each in broken.json["effects"]] == [("acme/o-1", "r-1")]
+    told = await shell("deploy", "check", reference, *where)
+    assert "payments.refund r-1 of Order acme/o-1 is un" in told.out
+    assert "its parameters can't be read by this code" in told.out
