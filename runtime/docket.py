@@ -39,7 +39,7 @@ class Docket:
         proposals: Its proposals, by action and version.
     """
 
-    __slots__ = ("_key_text", "_space", "effects", "proposals")
+    __slots__ = ("_key_text", "_space", "effects", "proposals", "unsettled")
 
     def __init__(
         self,
@@ -52,15 +52,22 @@ class Docket:
         self._key_text = key_text
         self.effects = effects
         self.proposals = proposals
+        #: Those of its effects that are not settled: a few, where settled ones are kept by the thousand.
+        self.unsettled = {name: each for name, each in effects.items() if not each.is_settled}
 
     def write_effect(self, entry: EffectEntry) -> Operation:
         """Note where an effect stands; the operation goes into the next commit of the lane."""
         self.effects[entry.operation] = entry
+        if entry.is_settled:
+            self.unsettled.pop(entry.operation, None)
+        else:
+            self.unsettled[entry.operation] = entry
         return operations.write_effect(self._space, self._key_text, entry)
 
     def forget_effect(self, operation: str) -> Operation:
         """Forget an effect."""
         self.effects.pop(operation, None)
+        self.unsettled.pop(operation, None)
         return operations.forget_effect(self._space, self._key_text, operation)
 
     def write_proposal(self, entry: ProposalEntry) -> Operation:

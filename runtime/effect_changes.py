@@ -243,7 +243,7 @@ class EffectChanges:
         """Return what has the next effect begin that has waited for one to be settled."""
         blocked = [
             each
-            for each in docket.effects.values()
+            for each in docket.unsettled.values()
             if each.state is EffectState.BLOCKED and each.receiver == settled.receiver
         ]
         if not blocked:

@@ -103,7 +103,7 @@ def blocker_of(lane: Lane, entry: EffectEntry) -> EffectEntry | None:
     """Return what keeps an effect of an object from being asked for: another one there whose outcome is not known."""
     docket = lane.docket
     assert docket is not None
-    for each in docket.effects.values():
+    for each in docket.unsettled.values():
         if each.receiver == entry.receiver and each.operation != entry.operation and each.is_in_question:
             return each
     return None

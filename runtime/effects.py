@@ -264,5 +264,5 @@ def _has_to_wait(docket: Docket, entry: EffectEntry) -> bool:
     """Return whether another effect there is in question, or waits its turn."""
     return any(
         each.receiver == entry.receiver and (each.is_in_question or each.state is EffectState.BLOCKED)
-        for each in docket.effects.values()
+        for each in docket.unsettled.values()
     )
