@@ -235,7 +235,10 @@ class Waits:
 
     def fire(self, partition: Partition, invocation: Invocation) -> None:
         """Take note that the time of an invocation in memory has come, if that is what it waits for."""
-        if invocation.standing is None or invocation.ended or not invocation.dues or invocation.hold is Hold.RETRYING:
+        if invocation.standing is None or invocation.ended or not invocation.dues:
+            return
+        if invocation.hold is Hold.RETRYING or awaits_attempt(invocation):
+            # Also while that is on its way to the store: what is written behind it would take its due time away.
             return
         lane = invocation.lane
         now_ms = partition.now_ms()

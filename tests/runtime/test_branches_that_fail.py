@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from keylane import ObjectContext, RetryPolicy, Runtime, SharedContext, VirtualObject
+from keylane.runtime import endings, execution
+from keylane.runtime.invocation import Invocation
+from keylane.runtime.lane import Lane
 from tests.faults.harness import eventually
 
 pytestmark = pytest.mark.anyio
@@ -77,6 +80,29 @@ async def beside_a_sleep(ctx: ObjectContext) -> None:
         await ctx.sleep(timedelta(days=30))
 
     await ctx.gather(fails_once(), sleeps())
+
+
+@clumsy.handler
+async def beside_a_retry(ctx: ObjectContext) -> None:
+    """Fail once while a step of another branch waits for its next attempt."""
+
+    async def fails_once() -> None:
+        await ctx.run("first", working)
+        await ctx.run("second", working)
+        failures[str(ctx.key)] += 1
+        if failures[str(ctx.key)] == 1:
+            raise ValueError("for once")
+
+    async def tries_again() -> None:
+        await ctx.run("retried", failing, retry=RetryPolicy(first=timedelta(days=1), cap=timedelta(days=2)))
+
+    async for done in ctx.as_completed(fails_once(), tries_again()):
+        await done
+        break
+
+
+async def failing() -> None:
+    raise ValueError("always")
 
 
 async def working() -> str:
@@ -158,3 +184,26 @@ async def test_the_next_attempt_does_not_wait_for_a_timer_of_another_branch(runt
     for number in range(10):
         await runtime.client.send(beside_a_sleep, f"acme/s-{number}")
     await eventually(lambda: len(failures) == 10 and min(failures.values()) > 1, "all are tried again")
+
+
+async def test_a_time_that_comes_while_a_failure_is_on_its_way_to_the_store_does_not_end_the_next_attempt(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who fires the timers of branches must not take the due time of the attempt away, which nobody would ask for."""
+    failures.clear()
+    fired: list[Invocation] = []
+
+    async def retry_later(lane: Lane, invocation: Invocation, error: BaseException, delay_seconds: float) -> None:
+        recording = asyncio.ensure_future(endings.retry_later(lane, invocation, error, delay_seconds))
+        while invocation.standing is None or invocation.standing.retry_after_ms is None:
+            await asyncio.sleep(0)
+        assert invocation.dues
+        invocation.dues = dict.fromkeys(invocation.dues, 1)
+        lane.partition.host.find(lane.partition, [invocation.raw_id])
+        fired.append(invocation)
+        await recording
+
+    monkeypatch.setattr(execution, "retry_later", retry_later)
+    await runtime.client.call(beside_a_retry, "acme/r", timeout=20)
+    assert failures["acme/r"] == 2
+    assert fired
