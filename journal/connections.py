@@ -15,7 +15,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry as SyncRetry
 
 from .link import Connection
-from .urls import ServerAddress, SocketAddress, connection_options
+from .tls import context_of
+from .urls import ServerAddress, SocketAddress, Tls, connection_options
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 
@@ -43,18 +44,53 @@ class _PlainConnection(_Prompt, redis.asyncio.connection.Connection):
     """A connection over TCP."""
 
 
-class _TlsConnection(_Prompt, redis.asyncio.connection.SSLConnection):
+class _TlsConnection(_PlainConnection):
     """A connection over TLS."""
+
+    def __init__(self, *, tls: Tls, **options: Any) -> None:
+        cast("Any", super()).__init__(**options)
+        self._tls = tls
+
+    def _connection_arguments(self) -> Any:
+        return {**cast("Any", super())._connection_arguments(), "ssl": context_of(self._tls)}
 
 
 class _SocketConnection(_Prompt, redis.asyncio.connection.UnixDomainSocketConnection):
     """A connection over a unix socket."""
 
 
+class _SyncTlsConnection(redis.Connection):
+    """A blocking connection over TLS."""
+
+    def __init__(self, *, tls: Tls, **options: Any) -> None:
+        cast("Any", super()).__init__(**options)
+        self._tls = tls
+
+    def _connect(self) -> Any:
+        bare: Any = super()._connect()
+        try:
+            return context_of(self._tls).wrap_socket(bare, server_hostname=self.host)
+        except BaseException:
+            bare.close()
+            raise
+
+
+def _words(address: ServerAddress | SocketAddress) -> dict[str, Any]:
+    """Return what connections of either kind are told of an address."""
+    tls = address.access.tls
+    return connection_options(address) if tls is None else {**connection_options(address), "tls": tls}
+
+
 def _connection_class(address: ServerAddress | SocketAddress) -> type:
     if isinstance(address, SocketAddress):
         return _SocketConnection
     return _PlainConnection if address.access.tls is None else _TlsConnection
+
+
+def _sync_class(address: ServerAddress | SocketAddress) -> type:
+    if isinstance(address, SocketAddress):
+        return redis.UnixDomainSocketConnection
+    return redis.Connection if address.access.tls is None else _SyncTlsConnection
 
 
 def connection_to(address: ServerAddress | SocketAddress) -> Connection:
@@ -64,7 +100,7 @@ def connection_to(address: ServerAddress | SocketAddress) -> Connection:
         "socket_connect_timeout": CONNECT_TIMEOUT_SECONDS,
         # With a timeout of its own each write and read of redis-py costs a task; the link watches the time instead.
         "socket_timeout": None,
-        **connection_options(address),
+        **_words(address),
         "retry": Retry(NoBackoff(), 0),
         "retry_on_error": [],
         "health_check_interval": 0,
@@ -79,19 +115,16 @@ def sync_client_to(address: ServerAddress | SocketAddress, *, timeout_seconds: f
         address: The server.
         timeout_seconds: Bounds each of its waits: for the connection, and for each answer.
     """
-    options = connection_options(address)
-    socket_path = options.pop("path", None)
-    if socket_path is not None:
-        options["unix_socket_path"] = socket_path
-    return redis.Redis(
-        **options,
-        ssl=isinstance(address, ServerAddress) and address.access.tls is not None,
+    pool = redis.ConnectionPool(
+        connection_class=_sync_class(address),
+        **_words(address),
         protocol=2,
         socket_timeout=timeout_seconds,
         socket_connect_timeout=timeout_seconds,
         retry=SyncRetry(NoBackoff(), 0),
         retry_on_error=[],
     )
+    return redis.Redis.from_pool(pool)
 
 
 @asynccontextmanager

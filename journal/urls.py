@@ -206,28 +206,16 @@ def _split(url: str) -> SplitResult:
 
 
 def connection_options(address: ServerAddress | SocketAddress) -> dict[str, Any]:
-    """Return the address in the words of redis-py's connection classes."""
+    """Return the address in the words of redis-py's connection classes, all but TLS."""
     access = address.access
     options: dict[str, Any] = {"username": access.username, "password": access.password, "db": access.database}
     match address:
         case SocketAddress(path=path):
             return {**options, "path": path}
         case ServerAddress(host=host):
-            return {**options, "host": host.name, "port": host.port, **_tls_words(access.tls)}
+            return {**options, "host": host.name, "port": host.port}
         case _:
             assert_never(address)
-
-
-def _tls_words(tls: Tls | None) -> dict[str, Any]:
-    if tls is None:
-        return {}
-    return {
-        "ssl_ca_certs": tls.ca_certs,
-        "ssl_certfile": tls.certfile,
-        "ssl_keyfile": tls.keyfile,
-        "ssl_cert_reqs": tls.cert_reqs,
-        "ssl_check_hostname": tls.check_hostname,
-    }
 
 
 def _embedded(rest: str) -> EmbeddedAddress:
@@ -367,6 +355,8 @@ def _tls(options: dict[str, str]) -> Tls:
     checks = options.get("ssl_cert_reqs", "required")
     if checks not in _CERTIFICATE_CHECKS:
         raise StoreError(f"ssl_cert_reqs of the store URL is none of {', '.join(_CERTIFICATE_CHECKS)}")
+    if "ssl_keyfile" in options and "ssl_certfile" not in options:
+        raise StoreError("the store URL gives an ssl_keyfile without the ssl_certfile that it belongs to")
     check_hostname = options.get("ssl_check_hostname", "false" if checks == "none" else "true").lower()
     if check_hostname not in {"true", "false"}:
         raise StoreError("ssl_check_hostname of the store URL is neither true nor false")

@@ -111,6 +111,9 @@ async def quickest(limit_seconds: float, attempt: Callable[[], Awaitable[float]]
 class StoreServer:
     """A server with a directory and a socket of its own that keeps every write; may be killed and started again."""
 
+    #: What the default user has to say, None for nothing.
+    password: str | None = None
+
     def __init__(self, binary: str | None = None, *options: str) -> None:
         self._binary = binary or os.environ.get(VARIABLE) or str(bundled_binary())
         self._options = options
@@ -206,6 +209,7 @@ class StoreServer:
         """Send one command over a connection of its own and return the raw reply."""
         client: Any = redis.Redis(
             unix_socket_path=str(self.socket),
+            password=self.password,
             protocol=2,
             socket_timeout=ASK_SECONDS,
             client_name=OURS,

@@ -19,6 +19,7 @@ import redis
 from keylane.journal.embedded import bundled_binary
 from keylane.journal.slots import SLOTS, key_of, slot_of
 
+from .guards import OPEN, Guard, as_options
 from .harness import ASK_SECONDS, NeverHappenedError, StoreServer, wait_for
 
 #: The bus of a node listens 10,000 above its port; both lie below the ports that systems give out by themselves.
@@ -52,12 +53,24 @@ def free_port() -> int:
 
 
 class NetworkServer(StoreServer):
-    """A server on a port of its own."""
+    """A server on a port of its own.
 
-    def __init__(self, *options: str, binary: str | None = None) -> None:
+    Args:
+        options: Its settings.
+        guard: What it asks of whoever connects.
+    """
+
+    def __init__(self, *options: str, guard: Guard = OPEN) -> None:
         self.port = free_port()
-        bound = ("--port", str(self.port), "--bind", "127.0.0.1", "--protected-mode", "no")
-        super().__init__(binary, *bound, "--repl-diskless-sync-delay", "0", *options)
+        self.password = guard.password
+        settings = {
+            **guard.listening(self.port),
+            **guard.server_settings,
+            "bind": "127.0.0.1",
+            "protected-mode": "no",
+            "repl-diskless-sync-delay": "0",
+        }
+        super().__init__(guard.binary, *as_options(settings), *options)
 
     @property
     def place(self) -> str:
@@ -191,29 +204,37 @@ class ClusterServers(_Several):
     Args:
         options: Of each server.
         replicas: How many each primary has.
+        guard: What they ask of whoever connects.
     """
 
     primary_count = PRIMARIES
 
-    def __init__(self, *options: str, replicas: int = 1) -> None:
+    def __init__(self, *options: str, replicas: int = 1, guard: Guard = OPEN) -> None:
         super().__init__()
         self._replicas = replicas
+        self._guard = guard
         self._options = (
             *("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"),
             *("--cluster-node-timeout", str(DOWN_MS), "--cluster-require-full-coverage", "no"),
             *("--cluster-replica-validity-factor", "0"),
+            *as_options(guard.cluster_settings),
             *options,
         )
 
     @property
     def url(self) -> str:
         """What clients connect to."""
-        return "redis+cluster://" + ",".join(server.place for server in self.servers[:PRIMARIES])
+        return f"redis+cluster://{self.places}"
+
+    @property
+    def places(self) -> str:
+        """The hosts of a URL."""
+        return ",".join(server.place for server in self.servers[:PRIMARIES])
 
     def start(self) -> None:
         """Start the servers and make a cluster of them."""
         for _ in range(PRIMARIES * (1 + self._replicas)):
-            server = NetworkServer(*self._options)
+            server = NetworkServer(*self._options, guard=self._guard)
             self.servers.append(server)
             server.start()
         for number, server in enumerate(self.servers[:PRIMARIES]):
@@ -319,12 +340,14 @@ class SentinelServers(_Several):
 
     Args:
         options: Of each server.
+        guard: What servers and sentinels ask of whoever connects.
     """
 
     primary_count = 1
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, guard: Guard = OPEN) -> None:
         super().__init__()
+        self._guard = guard
         self._options = options
         self._directory = tempfile.TemporaryDirectory(prefix="kl-sentinel-")
         self._sentinels: list[subprocess.Popen[bytes]] = []
@@ -333,15 +356,19 @@ class SentinelServers(_Several):
     @property
     def url(self) -> str:
         """What clients connect to."""
-        places = ",".join(f"127.0.0.1:{port}" for port in self.sentinel_ports)
-        return f"redis+sentinel://{places}/{SERVICE}"
+        return f"redis+sentinel://{self.places}/{SERVICE}"
+
+    @property
+    def places(self) -> str:
+        """The hosts of a URL."""
+        return ",".join(f"127.0.0.1:{port}" for port in self.sentinel_ports)
 
     def start(self) -> None:
         """Start the servers, then those that watch them."""
-        primary = NetworkServer(*self._options)
+        primary = NetworkServer(*self._options, guard=self._guard)
         self.servers.append(primary)
         primary.start()
-        replica = NetworkServer(*self._options, "--replicaof", f"127.0.0.1 {primary.port}")
+        replica = NetworkServer(*self._options, "--replicaof", f"127.0.0.1 {primary.port}", guard=self._guard)
         self.servers.append(replica)
         replica.start()
         wait_for(lambda: primary.replicas == 1, "the replica follows")
@@ -355,19 +382,23 @@ class SentinelServers(_Several):
         folder = Path(self._directory.name) / str(number)
         folder.mkdir()
         lines = [
-            *(f"port {port}", "bind 127.0.0.1", f"dir {folder}", f"logfile {folder / 'log'}"),
+            *(f"{name} {value}" for name, value in self._guard.listening(port).items()),
+            *("bind 127.0.0.1", f"dir {folder}", f"logfile {folder / 'log'}"),
             f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 2",
             f"sentinel down-after-milliseconds {SERVICE} {SENTINEL_DOWN_MS}",
             f"sentinel failover-timeout {SERVICE} 3000",
+            *(f"{name} {value}" for name, value in self._guard.sentinel_settings(SERVICE).items()),
         ]
         configuration = folder / "sentinel.conf"
         configuration.write_text("\n".join(lines) + "\n")
-        process = subprocess.Popen([str(bundled_binary()), str(configuration), "--sentinel"], stdin=subprocess.DEVNULL)
+        binary = self._guard.binary or str(bundled_binary())
+        process = subprocess.Popen([binary, str(configuration), "--sentinel"], stdin=subprocess.DEVNULL)
         self._sentinels.append(process)
 
     def ask_sentinel(self, number: int, *words: Any) -> Any:
         """Ask one of the sentinels."""
-        client: Any = redis.Redis(port=self.sentinel_ports[number], protocol=2, socket_timeout=ASK_SECONDS)
+        port, options = self.sentinel_ports[number], self._guard.sentinel_client
+        client: Any = redis.Redis(host="127.0.0.1", port=port, protocol=2, socket_timeout=ASK_SECONDS, **options)
         client.response_callbacks.clear()
         with client:
             return client.execute_command(*words)
