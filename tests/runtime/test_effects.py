@@ -210,7 +210,7 @@ async def test_a_rejection_is_told_to_the_handler_and_ends_it_as_failed(h: Harne
     with pytest.raises(InvocationFailed) as caught:
         await h.call(refund, KEY, 7)
     assert caught.value.code == EffectRejected.code
-    assert caught.value.details == {"operation_id": "refund-1", "reason": "no such customer"}
+    assert caught.value.details == {"operation_id": "refund-1", "reason": "no such customer", "by": ""}
     assert (bank.calls("refund-1"), bank.payments("refund-1")) == (1, 0)
 
 
