@@ -52,7 +52,7 @@ class _TlsConnection(_PlainConnection):
         self._tls = tls
 
     def _connection_arguments(self) -> Any:
-        return {**cast("Any", super())._connection_arguments(), "ssl": context_of(self._tls)}
+        return {**cast("Any", super())._connection_arguments(), "ssl": context_of(self._tls)}  # noqa: SLF001, there is no other place to say it
 
 
 class _SocketConnection(_Prompt, redis.asyncio.connection.UnixDomainSocketConnection):
