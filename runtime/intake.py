@@ -23,6 +23,7 @@ from ..journal.errors import (
     StoreFull,
     UnknownHandler,
 )
+from ..journal.futures import resolve
 from ..journal.key import Key
 from ..journal.messages import Held, closes
 from ..journal.outcomes import Outcome, Succeeded, encode_outcome
@@ -336,21 +337,27 @@ class Intake:
         Its exception is `DoorClosed` where that is not known: only the store can tell what became of the call.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if partition.phase is Phase.LOST:
-            # What was open then is forgotten, whether or not it was durable.
+        if partition.phase is Phase.LOST or partition.writer.lost is not None:
+            # What was open is forgotten, whether or not it was durable, and nothing is written any more.
             future.set_exception(DoorClosed())
             return future
         invocation = partition.open.get(raw_id)
         if invocation is None:
-            future.set_result(None)
+            # It has left as its caller gave up. Of one that was refused there is nothing in the store.
+            space = partition.space
+            words = ("EXISTS", space.result(raw_id), space.invocation(raw_id))
+            partition.store.submit(words, partial(_found, future))
             return future
-        lane = invocation.lane
         if invocation.hold is Hold.RECALLING:
             # What is known of its key decides whether it is taken in at all; its answer says so.
             invocation.on_recalled.append(partial(self._chain, partition, raw_id, future))
             return future
-        if not invocation.ended:
-            accept_in_order(lane, invocation)
+        if invocation.ended:
+            # Its end is on the way; not every end is a commit of its lane, whose gate would tell of it.
+            invocation.listeners.append(partial(_left, future))
+            return future
+        lane = invocation.lane
+        accept_in_order(lane, invocation)
         gate = lane.gate()
         if gate is None:
             future.set_result(None)
@@ -467,14 +474,19 @@ def _tell(future: asyncio.Future[Outcome], outcome: Outcome | BaseException) -> 
         future.set_result(outcome)
 
 
+def _found(future: asyncio.Future[None], reply: Any) -> None:
+    """Tell whether the store has something of an invocation; without an answer that is not known."""
+    resolve(future, None, None if isinstance(reply, int) and reply else DoorClosed())
+
+
+def _left(future: asyncio.Future[None], outcome: Outcome | BaseException) -> None:
+    """Tell whether the end of an invocation is durable: an error stands for one of which nothing is written."""
+    resolve(future, None, DoorClosed() if isinstance(outcome, BaseException) else None)
+
+
 def _copy(future: asyncio.Future[None], source: asyncio.Future[None]) -> None:
     if source.cancelled():
         return
     # Looked at in any case: an error that nobody has looked at would be logged as if it were a defect.
     error = source.exception()
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(DoorClosed())
+    resolve(future, None, None if error is None else DoorClosed())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from decimal import Decimal
@@ -31,7 +30,6 @@ from keylane.objects.settings import Settings
 from keylane.objects.virtual_object import VirtualObject
 from keylane.runtime.blocking import BlockingClient
 from keylane.runtime.client import Client
-from keylane.runtime.doors import PartitionDoor
 from keylane.runtime.runtime import Runtime
 from tests.faults.harness import eventually
 from tests.faults.proxy import Proxy
@@ -341,23 +339,3 @@ async def test_caller_that_goes_away_leaves_its_invocation_running(both: tuple[C
 
         assert await client.call(write, key, "after", timeout=10) == 1
         await eventually(lambda client=client: client.answers.waiting == 0, "nobody waits any more")
-
-
-@pytest.mark.anyio
-async def test_an_id_is_not_given_out_for_a_call_whose_partition_is_lost_as_its_time_passes(
-    store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a process that stood still past its lease: nothing of the call is durable, so nobody could ever find it."""
-    taken_in = PartitionDoor.accepted
-
-    def lose_first(door: PartitionDoor, raw_id: bytes) -> asyncio.Future[None]:
-        door._partition.lose()
-        return taken_in(door, raw_id)
-
-    monkeypatch.setattr(PartitionDoor, "accepted", lose_first)
-    gates["never"] = anyio.Event()
-    async with Runtime([ledger], store=store_url, namespace=namespace) as runtime:
-        with pytest.raises(CallTimeout) as caught:
-            await runtime.client.call(wait_for, KEY, "never", timeout=0.01)
-
-    assert caught.value.invocation_id is None
