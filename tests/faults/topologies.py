@@ -37,6 +37,8 @@ DOWN_MS = 1_000
 #: of it: with less than that and some time to spare, they take it for dead at once and give its place to the former
 #: primary, if that is back already.
 SENTINEL_DOWN_MS = 2_500
+#: How soon where nothing is meant to fail over: longer than a busy machine lets a server stand still.
+PATIENT_MS = 60_000
 
 
 def free_port() -> int:
@@ -205,14 +207,16 @@ class ClusterServers(_Several):
         options: Of each server.
         replicas: How many each primary has.
         guard: What they ask of whoever connects.
+        down_ms: How long a node may be silent until it is taken for dead.
     """
 
     primary_count = PRIMARIES
 
-    def __init__(self, *options: str, replicas: int = 1, guard: Guard = OPEN) -> None:
+    def __init__(self, *options: str, replicas: int = 1, guard: Guard = OPEN, down_ms: int = DOWN_MS) -> None:
         super().__init__()
         self._replicas = replicas
         self._guard = guard
+        self._down_ms = down_ms
         self._options = (
             *("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"),
             *("--cluster-node-timeout", str(DOWN_MS), "--cluster-require-full-coverage", "no"),
@@ -248,6 +252,9 @@ class ClusterServers(_Several):
             node = self.id_of(self.servers[number % PRIMARIES])
             wait_for(lambda replica=replica, node=node: replica.ask("CLUSTER", "REPLICATE", node), "a replica")
         self.wait_ok()
+        # Only now: what gets lost while nodes come to know each other is said again after this time.
+        for server in self.servers:
+            server.ask("CONFIG", "SET", "cluster-node-timeout", self._down_ms)
 
     def _wait_known(self) -> None:
         count = len(self.servers)
@@ -341,12 +348,14 @@ class SentinelServers(_Several):
     Args:
         options: Of each server.
         guard: What servers and sentinels ask of whoever connects.
+        down_ms: How long a server may be silent until it is taken for dead.
     """
 
     primary_count = 1
 
-    def __init__(self, *options: str, guard: Guard = OPEN) -> None:
+    def __init__(self, *options: str, guard: Guard = OPEN, down_ms: int = SENTINEL_DOWN_MS) -> None:
         super().__init__()
+        self._down_ms = down_ms
         self._guard = guard
         self._options = options
         self._directory = tempfile.TemporaryDirectory(prefix="kl-sentinel-")
@@ -385,7 +394,7 @@ class SentinelServers(_Several):
             *(f"{name} {value}" for name, value in self._guard.listening(port).items()),
             *("bind 127.0.0.1", f"dir {folder}", f"logfile {folder / 'log'}"),
             f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 2",
-            f"sentinel down-after-milliseconds {SERVICE} {SENTINEL_DOWN_MS}",
+            f"sentinel down-after-milliseconds {SERVICE} {self._down_ms}",
             f"sentinel failover-timeout {SERVICE} 3000",
             *(f"{name} {value}" for name, value in self._guard.sentinel_settings(SERVICE).items()),
         ]
@@ -464,12 +473,12 @@ class SentinelServers(_Several):
 
 
 def servers_of(topology: str, *options: str) -> StoreServer | ClusterServers | SentinelServers:
-    """Return the servers of a topology by its name, not started."""
+    """Return the servers of a topology by its name, not started; one that is silent for a while stays what it is."""
     match topology:
         case "cluster":
-            return ClusterServers(*options)
+            return ClusterServers(*options, down_ms=PATIENT_MS)
         case "sentinel":
-            return SentinelServers(*options)
+            return SentinelServers(*options, down_ms=PATIENT_MS)
         case "single":
             return StoreServer(None, *options)
         case _:
