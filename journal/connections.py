@@ -19,6 +19,8 @@ from .tls import context_of
 from .urls import ServerAddress, SocketAddress, Tls, connection_options
 
 CONNECT_TIMEOUT_SECONDS = 5.0
+#: How long a TLS connection waits for the farewell of a server that may have stopped.
+FAREWELL_SECONDS = 1.0
 
 
 class _Prompt:
@@ -52,7 +54,21 @@ class _TlsConnection(_PlainConnection):
         self._tls = tls
 
     def _connection_arguments(self) -> Any:
-        return {**cast("Any", super())._connection_arguments(), "ssl": context_of(self._tls)}  # noqa: SLF001, there is no other place to say it
+        words = cast("Any", super())._connection_arguments()  # noqa: SLF001, there is no other place to say it
+        return {**words, "ssl": context_of(self._tls), "ssl_shutdown_timeout": FAREWELL_SECONDS}
+
+    async def disconnect(
+        self,
+        nowait: bool = False,  # noqa: FBT001, FBT002, as redis-py has it
+        error: Exception | None = None,
+        failure_count: int | None = None,
+        health_check_failed: bool = False,  # noqa: FBT001, FBT002, as redis-py has it
+    ) -> None:
+        writer = self._writer
+        await cast("Any", super()).disconnect(nowait, error, failure_count, health_check_failed)
+        if nowait and writer is not None:
+            # Closing alone waits for the server's farewell, and the socket with it, perhaps beyond the end of the loop.
+            writer.transport.abort()
 
 
 class _SocketConnection(_Prompt, redis.asyncio.connection.UnixDomainSocketConnection):
