@@ -37,6 +37,11 @@ class _Prompt:
         if self._writer is not None:
             self._writer.write(data)
 
+    def abort(self) -> None:
+        """End the connection at once; its reader finds out."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+
     def read_now(self) -> Any:
         """Return the next reply if it was read with the one before, else `NOTHING_READ`; refusals are returned too."""
         return self._parser._reader.gets(False)  # noqa: FBT003, SLF001, it takes no keywords, and nobody else has it

@@ -76,6 +76,10 @@ class Connection(Protocol):
         """Return the next reply if it was read with the one before, else `NOTHING_READ`; refusals are returned too."""
         ...
 
+    def abort(self) -> None:
+        """End the connection at once; its reader finds out."""
+        ...
+
 
 class Link:
     """A pipelined connection that comes back by itself.

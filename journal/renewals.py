@@ -141,6 +141,9 @@ class SyncLeases:
 class SentinelLeases:
     """Renewals on whichever server the sentinels name; asked anew after a turn in which nothing was renewed.
 
+    And before it is believed that a tenure is lost: a primary that was replaced may live on for a while, and knows
+    nothing of who has acquired a partition since.
+
     Args:
         address: The sentinels and the service.
         library: The functions.
@@ -157,14 +160,21 @@ class SentinelLeases:
         """Raise the counters of tenures in one write."""
         if not held:
             return []
+        is_new = self._leases is None
+        renewals = self._renew(held)
+        if any(isinstance(renewal, TenureLost) for renewal in renewals) and not is_new:
+            self.close()
+            renewals = self._renew(held)
+        if all(isinstance(renewal, NotRenewed) for renewal in renewals):
+            self.close()
+        return renewals
+
+    def _renew(self, held: Held) -> list[Renewal]:
         try:
             leases = self._leases = self._leases or self._find()
         except (OSError, redis.exceptions.RedisError) as error:
             return [NotRenewed(str(error))] * len(held)
-        renewals = leases.renew(held)
-        if all(isinstance(renewal, NotRenewed) for renewal in renewals):
-            self.close()
-        return renewals
+        return leases.renew(held)
 
     def _find(self) -> SyncLeases:
         return SyncLeases(sync_client_to_primary(self._address, timeout_seconds=self._timeout_seconds), self._library)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from anyio.abc import TaskGroup
@@ -14,6 +15,7 @@ from .library import Library
 from .link import Connection, Done
 from .node import Node
 from .observer import Observer
+from .sentinel import PrimaryWatch
 from .subscription import Listening, Subscription
 from .urls import Host, SentinelAddress, ServerAddress, SocketAddress
 from .writer import PartitionWriter, Routes
@@ -150,6 +152,7 @@ class OneServer:
         self._address = address
         self._parts = parts
         is_found = isinstance(address, SentinelAddress)
+        self._watch = PrimaryWatch(address, partial(parts.connect, address)) if is_found else None
         self._node = parts.node(str(address), self._connect, self, leaves_read_only=is_found)
         self.nodes: Sequence[Node] = (self._node,)
         #: Bound once: a command of the only server costs no routing.
@@ -157,7 +160,7 @@ class OneServer:
         self.call = self._node.calls.call
 
     def _connect(self) -> Connection:
-        return self._parts.connect(self._address)
+        return self._parts.connect(self._address) if self._watch is None else self._watch.connection()
 
     def node_of(self, key: bytes) -> Node:
         """Return the only node."""
@@ -194,6 +197,8 @@ class OneServer:
         tasks.start_soon(self._node.committer.run)
         tasks.start_soon(self._node.memory.run)
         tasks.start_soon(self._node.run_sends)
+        if self._watch is not None:
+            tasks.start_soon(self._watch.run)
 
     async def wait_up(self, timeout_seconds: float) -> None:
         """Wait until the server is connected."""
