@@ -69,6 +69,8 @@ async def shift_clock(runtime: Runtime | Client, by: timedelta) -> None:
     A runtime's own partitions know of it when this returns. Workers in other processes notice at their next sweep,
     within `sweep_seconds`. The clock of a namespace stays shifted for as long as its keys exist.
 
+    A wait that is written down in the same moment may count from the shifted time: shift while all handlers wait.
+
     Leases, timeouts of callers, and how long a step may take are measured by real clocks and don't move. Object types
     that no worker has hosted yet begin with the real time.
 
