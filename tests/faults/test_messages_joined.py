@@ -182,6 +182,7 @@ async def test_messages_count_among_the_records_that_an_invocation_may_have(stor
             await runtime.client.call(tell_often, "acme/often", 20, timeout=20)
 
 
+@pytest.mark.quiet
 async def test_delayed_calls_that_the_store_refuses_itself_stay_in_the_inbox(
     own_server: StoreServer, namespace: str
 ) -> None:

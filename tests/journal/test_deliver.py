@@ -280,6 +280,7 @@ async def test_without_a_safeguard_messages_are_doubled_or_lost(
 
 
 @pytest.mark.anyio
+@pytest.mark.quiet
 async def test_a_delivery_of_the_largest_kind_stays_below_five_milliseconds(store: Store) -> None:
     """The server serves nobody else meanwhile."""
     space = store.space("Stock", 0)
