@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import anyio
 import pytest
 
-from keylane import Client, Handle, Runtime, Settings
+from keylane import Client, Handle, Overloaded, Runtime, Settings
 from keylane.journal.key import parse_id
 from tests.timers_catalogue import Woken, app, nap, ping
 
@@ -36,7 +36,11 @@ async def send_all(client: Client, seconds: list[float]) -> list[Handle[Woken]]:
 
     async def send() -> None:
         for number in numbers:
-            handles[number] = await client.send(nap, f"acme/{number}", seconds[number])
+            while number not in handles:
+                try:
+                    handles[number] = await client.send(nap, f"acme/{number}", seconds[number])
+                except Overloaded as full:
+                    await anyio.sleep(full.retry_after)
 
     async with anyio.create_task_group() as senders:
         for _ in range(SENDERS):
