@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from ..journal.batch import Commit
 from ..journal.errors import KeylaneError
 from .partition import Phase
 
@@ -86,6 +87,23 @@ async def _loaded(lane: Lane) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     lane.when_loaded = (*lane.when_loaded, lambda: None if future.done() else future.set_result(None))
     await future
+
+
+def behind_all(partition: Partition, again: Callable[[], None]) -> None:
+    """Call something once all that a partition has queued by now is durable, or the partition is lost.
+
+    Whoever read that there is no such thing looks once more then: what they read may be older than a commit that was on
+    its way, or come from a server that was replaced and can't confirm a commit any more.
+    """
+    partition.writer.commit(Commit([], partial(_behind, partition, again)))
+
+
+def _behind(partition: Partition, again: Callable[[], None], now_ms: int, error: BaseException | None) -> None:
+    del now_ms
+    if error is None or partition.phase is Phase.LOST:
+        again()
+    else:
+        partition.recall_again.append(again)
 
 
 async def written(lane: Lane) -> bool:

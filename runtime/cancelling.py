@@ -23,6 +23,7 @@ from ..journal.requests import Request, RequestKind
 from ..journal.standing import Standing, Status
 from ..journal.undoing import undone_by
 from .aside import returning
+from .at_hand import behind_all
 from .cancel_delivery import cancels, cascade
 from .due_times import entry_of, forget_due
 from .effect_shield import is_shielded
@@ -68,6 +69,8 @@ class _Asked:
     request: Request
     order: CancelOrder
     tries: int = 0
+    #: Whether it was looked for behind all that was on its way when it was not found.
+    is_sure: bool = False
 
     @property
     def raw_id(self) -> bytes:
@@ -172,6 +175,9 @@ class Cancelling:
         elif asked.partition.memory.is_full:
             # It may lie in the inbox, where it waits for room.
             self._again(asked)
+        elif not asked.is_sure:
+            asked.is_sure = True
+            behind_all(asked.partition, partial(self._seek, asked))
         else:
             self._refuse(asked, "nothing is known of it: it was never taken in, or it ended too long ago")
 

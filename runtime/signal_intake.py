@@ -22,7 +22,7 @@ from ..journal.signals import SignalOrder
 from ..journal.standing import TERMINAL, Status
 from ..journal.transitions import IllegalTransition, replay
 from ..objects.verdicts import Expired, UnknownTarget
-from .at_hand import is_ready
+from .at_hand import behind_all, is_ready
 from .bounds import check_name
 from .endings import accept_in_order
 from .invocation import Hold
@@ -63,6 +63,8 @@ class SignalIntake:
         self._delivery = delivery
         self._queues: dict[_Target, deque[Delivery]] = {}
         self._sought: set[_Target] = set()
+        #: Those that were not found, and are looked for once more.
+        self._missed: set[_Target] = set()
 
     def take(self, partition: Partition, entry: bytes, request: Request) -> None:
         """Take a request in; its target may be in memory or not.
@@ -135,6 +137,7 @@ class SignalIntake:
                 return
             queue.popleft()
         self._queues.pop((partition, target), None)
+        self._missed.discard((partition, target))
 
     @staticmethod
     def _refuse(delivery: Delivery, error: KeylaneError) -> bool:
@@ -218,6 +221,12 @@ class SignalIntake:
         raw_id = found.raw_id
         accepted = found.records[0] if found.records else None
         status = _status_of(found)
+        is_unknown = not found.records and found.undecodable is None and not has_result
+        if is_unknown and (partition, raw_id) not in self._missed:
+            self._missed.add((partition, raw_id))
+            behind_all(partition, partial(self._pump, partition, raw_id))
+            return
+        self._missed.discard((partition, raw_id))
         if not isinstance(accepted, Accepted) and found.undecodable is None:
             for delivery in self._queues.pop((partition, raw_id), ()):
                 tell(delivery, Expired(None) if has_result else UnknownTarget())
