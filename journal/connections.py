@@ -69,11 +69,10 @@ class _TlsConnection(_PlainConnection):
         failure_count: int | None = None,
         health_check_failed: bool = False,  # noqa: FBT001, FBT002, as redis-py has it
     ) -> None:
-        writer = self._writer
-        await cast("Any", super()).disconnect(nowait, error, failure_count, health_check_failed)
-        if nowait and writer is not None:
+        if nowait:
             # Closing alone waits for the server's farewell, and the socket with it, perhaps beyond the end of the loop.
-            writer.transport.abort()
+            self.abort()
+        await cast("Any", super()).disconnect(nowait, error, failure_count, health_check_failed)
 
 
 class _SocketConnection(_Prompt, redis.asyncio.connection.UnixDomainSocketConnection):

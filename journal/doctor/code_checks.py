@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..effects import EffectEntry
 from ..noted import moment
-from ..proposals import CLOSED, ProposalEntry
+from ..proposals import CLOSED, ProposalEntry, ProposalState
 from .findings import Finding, Kind, Place
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def its_proposal_is_guarded(
         "may_approve, which it had when this was proposed: anybody may decide on it, and nobody is asked again before "
         "its approval is used"
     )
-    end = "decline" if entry.state.value == "open" else "revoke"
+    end = "decline" if entry.state is ProposalState.OPEN else "revoke"
     remedy = (
         f"host {type_name} with may_approve, or take the proposal back: `keylane approvals {end} "
         f"{type_name}/{key}#{entry.field}`"
