@@ -7,15 +7,12 @@ effect that is not settled and that nobody's code has any more is not looked int
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from .codec import Undecodable
-from .errors import StoreFull
+from .cards import read_cards, register_cards
 from .fields import Layout, a_flag, a_text, decode_tagged, pack, sequence_of
 from .keyspace import code_key
-from .lane_reading import ask
 from .store import Store
 
 
@@ -62,18 +59,7 @@ async def register_code(store: Store, cards: Sequence[TypeCard]) -> None:
         StoreUnavailable: The store is away.
         WrongKeyType: A foreign key stands in the registry's place.
     """
-    key = code_key(store.namespace)
-    (known,) = await ask(store, [("HMGET", key, *(card.name for card in cards))], [key])
-    new = [card for card, found in zip(cards, known, strict=True) if found != card.encode()]
-    if not new:
-        return
-    # Where memory is full workers go on nevertheless: people are told what was so before, until one starts again.
-    with suppress(StoreFull):
-        await ask(store, [("HSET", key, *_words(new))], [key])
-
-
-def _words(cards: Sequence[TypeCard]) -> list[Any]:
-    return [word for card in cards for word in (card.name, card.encode())]
+    await register_cards(store, code_key(store.namespace), cards)
 
 
 async def read_code(store: Store) -> dict[str, TypeCard]:
@@ -83,11 +69,4 @@ async def read_code(store: Store) -> dict[str, TypeCard]:
         StoreUnavailable: The store is away.
         WrongKeyType: A foreign key stands in the registry's place.
     """
-    key = code_key(store.namespace)
-    (flat,) = await ask(store, [("HGETALL", key)], [key])
-    cards: dict[str, TypeCard] = {}
-    for data in flat[1::2]:
-        with suppress(Undecodable):
-            card = TypeCard.decode(data)
-            cards[card.name] = card
-    return cards
+    return await read_cards(store, code_key(store.namespace), TypeCard.decode)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
 
-from .codec import Undecodable
-from .errors import StoreFull
+from .cards import read_cards, register_cards
 from .fields import Layout, a_flag, a_number, a_text, decode_tagged, pack
 from .keyspace import receivers_key
-from .lane_reading import ask
 from .store import Store
 
 #: What a receiver promises of one effect, by the name of each promise.
@@ -78,16 +75,7 @@ async def register_receivers(store: Store, cards: Sequence[ReceiverCard]) -> Non
         StoreUnavailable: The store is away.
         WrongKeyType: A foreign key stands in the registry's place.
     """
-    if not cards:
-        return
-    key = receivers_key(store.namespace)
-    (known,) = await ask(store, [("HMGET", key, *(card.name for card in cards))], [key])
-    new = [card for card, found in zip(cards, known, strict=True) if found != card.encode()]
-    if not new:
-        return
-    # Where memory is full workers go on nevertheless: people are told less until one starts again.
-    with suppress(StoreFull):
-        await ask(store, [("HSET", key, *(word for card in new for word in (card.name, card.encode())))], [key])
+    await register_cards(store, receivers_key(store.namespace), cards)
 
 
 async def read_receivers(store: Store) -> dict[str, ReceiverCard]:
@@ -97,13 +85,4 @@ async def read_receivers(store: Store) -> dict[str, ReceiverCard]:
         StoreUnavailable: The store is away.
         WrongKeyType: A foreign key stands in the registry's place.
     """
-    key = receivers_key(store.namespace)
-    (flat,) = await ask(store, [("HGETALL", key)], [key])
-    cards: dict[str, ReceiverCard] = {}
-    for data in flat[1::2]:
-        try:
-            card = ReceiverCard.decode(data)
-        except Undecodable:
-            continue
-        cards[card.name] = card
-    return cards
+    return await read_cards(store, receivers_key(store.namespace), ReceiverCard.decode)

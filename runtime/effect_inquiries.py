@@ -55,11 +55,7 @@ class EffectInquiries(Approvals):
         if found is None:
             found = await self._begin_inquiry(ctx, lane, invocation, wish)
         elif isinstance(found, EffectStarted) and found.settles and wish.is_in(found):
-            ctx.take_index()
-            ctx.pass_recorded()
-            standing = invocation.standing
-            if standing is not None and standing.wait_at(found.index) is not None:
-                await self._go_on_with_effect(ctx, lane)
+            await self._pass_effect(ctx, lane, invocation, found)
         else:
             await diverge(ctx, lane, invocation, found, f"command {format_place(ctx.place)}, what became of {wish}")
         if found is None:
@@ -67,6 +63,16 @@ class EffectInquiries(Approvals):
         ended = await self._ended(ctx, lane, invocation, found.index)
         assert isinstance(ended, WaitCompleted)
         return decode_effect_outcome(ended.value)
+
+    async def _pass_effect(
+        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, found: EffectStarted
+    ) -> None:
+        """Pass the record of an effect that the code has come to again, whose wait may go on."""
+        ctx.take_index()
+        ctx.pass_recorded()
+        standing = invocation.standing
+        if standing is not None and standing.wait_at(found.index) is not None:
+            await self._go_on_with_effect(ctx, lane)
 
     async def _go_on_with_effect(self, ctx: ExclusiveContext, lane: Lane) -> None:
         """Note again that a lane waits whose handler was run again meanwhile."""

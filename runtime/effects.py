@@ -112,11 +112,7 @@ class Effects(EffectInquiries):
         if found is None:
             found = await self._begin_effect(ctx, lane, invocation, wish)
         elif isinstance(found, EffectStarted) and not found.settles and wish.is_in(found):
-            ctx.take_index()
-            ctx.pass_recorded()
-            standing = invocation.standing
-            if standing is not None and standing.wait_at(found.index) is not None:
-                await self._go_on_with_effect(ctx, lane)
+            await self._pass_effect(ctx, lane, invocation, found)
         else:
             await diverge(ctx, lane, invocation, found, f"command {format_place(ctx.place)}, {wish}")
         await end_if_released(ctx, lane, invocation, found.index)

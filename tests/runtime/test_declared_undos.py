@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -27,6 +27,7 @@ from keylane import (
 )
 from keylane.journal.effects import EffectEntry, EffectState
 from keylane.testing import Harness, harness
+from tests.faults.harness import eventually_answers
 from tests.runtime.fake_bank import Bank, Receipt, Terms
 
 pytestmark = pytest.mark.anyio
@@ -201,18 +202,11 @@ async def h(request: pytest.FixtureRequest, store_url: str) -> AsyncIterator[Har
         yield made
 
 
-async def until(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(20):
-        while not await holds():
-            await anyio.sleep(0.005)
-
-
 async def has_status(handle: Handle[Any], wanted: str) -> None:
     async def has() -> bool:
         return (await handle.describe()).status == wanted
 
-    await until(has)
+    await eventually_answers(has, wanted)
 
 
 async def has_failed(handle: Handle[Any]) -> None:
@@ -234,7 +228,7 @@ async def is_asked(h: Harness) -> None:
     async def is_there() -> bool:
         return bool(await h.client.reconcile_list())
 
-    await until(is_there)
+    await eventually_answers(is_there, "it is there")
 
 
 def done(*operations: str) -> list[int]:
@@ -327,7 +321,7 @@ async def test_what_a_cancelled_handler_did_is_undone_and_reported(h: Harness) -
     async def waits_for_the_signal() -> bool:
         return "signal" in ((await handle.describe()).waits_for or "")
 
-    await until(waits_for_the_signal)
+    await eventually_answers(waits_for_the_signal, "it waits for the signal")
     report = await handle.cancel(timeout=20)
     assert (report.undone, report.committed, report.unknown) == (("payments.charge c-1",), (), ())
     assert done("c-1", "c-1-undo") == [1, 1]
@@ -357,14 +351,14 @@ async def test_what_had_not_left_when_its_handler_was_cancelled_is_neither_sent_
         entry = await effect_of(h, "c-2")
         return entry is not None and entry.state is EffectState.BLOCKED
 
-    await until(is_blocked)
+    await eventually_answers(is_blocked, "it is blocked")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(handle.cancel)
 
         async def is_dropped() -> bool:
             return await effect_of(h, "c-2") is None
 
-        await until(is_dropped)
+        await eventually_answers(is_dropped, "it is dropped")
         await h.client.reconcile_succeeded(
             trip, KEY, "c-1", {"id": "seen", "amount": 7}, by="ann", reason="I have seen it", timeout=20
         )
