@@ -36,8 +36,9 @@ bench: .venv/dev.installed
 nightly: .venv/dev.installed
 	@failed=; \
 	$(BIN)/pytest -m nightly $(ARGS) || failed="$$failed nightly"; \
-	KEYLANE_TEST_TOPOLOGY=cluster $(BIN)/python -m tests.project.run_tests $(ARGS) || failed="$$failed cluster"; \
-	KEYLANE_TEST_TOPOLOGY=sentinel $(BIN)/python -m tests.project.run_tests $(ARGS) || failed="$$failed sentinel"; \
+	for way in TOPOLOGY=cluster TOPOLOGY=sentinel FORCE=suspend FORCE=replay; do \
+		env KEYLANE_TEST_$$way $(BIN)/python -m tests.project.run_tests $(ARGS) || failed="$$failed $$way"; \
+	done; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 format: .venv/dev.installed

@@ -24,6 +24,8 @@ SEED: Final = os.environ.get("KEYLANE_PROGRAMS_SEED")
 COUNT: Final = os.environ.get("KEYLANE_PROGRAMS_COUNT")
 IN_CI: Final = 100
 IN_THE_NIGHT: Final = 2_000
+#: So many make one test of the night, so that several processes can share them.
+TOGETHER: Final = 100
 #: So many are looked at by the doctor, too, who watches owners for a while.
 EXAMINED_EVERY: Final = 20
 #: How a program ends that does not come to what it may come to.
@@ -37,6 +39,11 @@ def seeds(count: int) -> range:
     if SEED is not None:
         return range(int(SEED), int(SEED) + int(COUNT or 1))
     return range(int(COUNT or count))
+
+
+def spans(chosen: range) -> list[range]:
+    """Return the same seeds in parts."""
+    return [chosen[at : at + TOGETHER] for at in range(0, len(chosen), TOGETHER)]
 
 
 async def run_all(chosen: range, store_url: str) -> int:
@@ -84,9 +91,10 @@ async def test_programs_come_to_what_the_model_says(store_url: str) -> None:
 
 
 @pytest.mark.nightly
-async def test_many_programs_come_to_what_the_model_says(store_url: str) -> None:
+@pytest.mark.parametrize("span", spans(seeds(IN_THE_NIGHT)), ids=lambda span: f"from {span.start}")
+async def test_many_programs_come_to_what_the_model_says(store_url: str, span: range) -> None:
     """The same, for a night."""
-    killed = await run_all(seeds(IN_THE_NIGHT), store_url)
+    killed = await run_all(span, store_url)
     assert SEED is not None or killed
 
 
