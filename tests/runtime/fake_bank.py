@@ -64,7 +64,7 @@ class Bank:
         if self.on_call is not None:
             await self.on_call(operation_id)
         match self.whims.popleft() if self.whims else "pay":
-            case "refuse":
+            case "refuse" if not (self.is_deduplicating and operation_id in self.books):
                 raise Rejected("no such customer")
             case "unreachable":
                 raise NotSent("connection refused")
