@@ -8,12 +8,21 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from keylane import Approval
 from keylane.journal import store
+from keylane.journal.batch import Operation
+from keylane.journal.effects import EffectOutcome
+from keylane.journal.outcomes import Succeeded
 from keylane.objects import recovery
 from keylane.objects.receivers import Effect
 from keylane.objects.recovery import Contract, Question
 from keylane.runtime import settling
+from keylane.runtime.approval_checks import ApprovalChecks
+from keylane.runtime.context import ExclusiveContext
 from keylane.runtime.effect_calls import Answer, EffectCalls, MaySend, Work
+from keylane.runtime.effect_inquiries import EffectInquiries
+from keylane.runtime.effect_wishes import Wish
+from keylane.runtime.invocation import Invocation
 from keylane.runtime.lane import Lane
 from keylane.runtime.partition import Partition
 from keylane.runtime.settling import Settling
@@ -30,6 +39,8 @@ class Safeguard(StrEnum):
     LEASE = "lease"  # nobody looks at the lease, and at `send_before`, as the last thing before the call
     WAITING = "waiting"  # absence counts at once
     QUALIFIED = "qualified"  # the receiver sees the handler's own operation id
+    KNOWN = "known"  # what is to be undone counts as done while nobody knows
+    USED_UP = "used up"  # an approval is not used up with the intent that it allows
 
 
 def lose(safeguard: Safeguard) -> None:
@@ -49,6 +60,10 @@ def lose(safeguard: Safeguard) -> None:
             recovery._counts_from = from_the_beginning
         case Safeguard.QUALIFIED:
             settling.id_for_receiver = as_the_handler_wrote_it
+        case Safeguard.KNOWN:
+            EffectInquiries.what_became = taken_for_done
+        case Safeguard.USED_UP:
+            ApprovalChecks.consume = let_it_count_again
 
 
 def lose_what_is_asked_for() -> None:
@@ -90,3 +105,19 @@ def as_the_handler_wrote_it(partition: Partition, key_text: str, effect: Effect[
     """Return the operation id without type, tenant and key."""
     del partition, key_text, effect
     return operation
+
+
+async def taken_for_done(
+    self: EffectInquiries, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, wish: Wish
+) -> EffectOutcome | None:
+    """Say that an effect was done which a handler has asked for."""
+    del self, ctx, lane, invocation, wish
+    return Succeeded(b"")
+
+
+def let_it_count_again(
+    self: ApprovalChecks, lane: Lane, approval: Approval, effect: Effect[Any, Any], operation: str, params: bytes
+) -> list[Operation]:
+    """Write nothing."""
+    del self, lane, approval, effect, operation, params
+    return []

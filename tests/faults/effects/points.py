@@ -21,6 +21,7 @@ from keylane.journal.batch import Commit, Operation
 from keylane.journal.codec import Undecodable
 from keylane.journal.effects import EffectEntry, EffectState
 from keylane.journal.writer import PartitionWriter
+from keylane.runtime.declared_undos import SUFFIX
 
 #: Says at which point in the code calls are held, and what is done to the process at which commit.
 HOLD: Final = "KEYLANE_TEST_HOLD"
@@ -103,10 +104,12 @@ class What(StrEnum):
 
     INTENT = "intent"
     OUTCOME = "outcome"
+    UNDO = "intent of an undo"
 
 
 _STATES: Final = {
     What.INTENT: {EffectState.INTENDED},
+    What.UNDO: {EffectState.INTENDED},
     What.OUTCOME: {EffectState.SUCCEEDED, EffectState.REJECTED, EffectState.UNKNOWN, EffectState.UNRESOLVED},
 }
 
@@ -218,6 +221,8 @@ class Striker:
 
 def _says(operation: Operation, what: What) -> bool:
     if operation[0] != b"h":
+        return False
+    if what is What.UNDO and not str(operation[2]).endswith(SUFFIX):
         return False
     try:
         return EffectEntry.decode(operation[3]).state in _STATES[what]

@@ -51,6 +51,7 @@ class GridWorker(ChildProcess):
         place: Where it works.
         name: Names its folder for temporary files: with one of its own, others take it for a worker of another
             machine, and wait for its lease when it dies.
+        app: What it hosts, as `module:attribute`.
         hold: Where its calls are held.
         strike: What happens to it at the store.
         mutant: Which safeguard it lacks.
@@ -62,6 +63,7 @@ class GridWorker(ChildProcess):
         place: Place,
         name: str,
         *,
+        app: str = GRID_APP,
         hold: Hold | None = None,
         strike: Strike | None = None,
         mutant: str = "",
@@ -76,7 +78,7 @@ class GridWorker(ChildProcess):
             STRIKE: str(strike or ""),
             MUTANT: mutant,
         }
-        arguments = ["--store", place.store_url, "--namespace", place.namespace, "--app", GRID_APP]
+        arguments = ["--store", place.store_url, "--namespace", place.namespace, "--app", app]
         super().__init__("tests.faults.effects.worker_main", arguments, environment, is_told=True)
 
     async def start(self) -> None:
