@@ -140,7 +140,13 @@ async def send_refund(operation_id: str, terms: Ask) -> Done:
 async def send_note(operation_id: str, text: str | None) -> None: ...
 
 
+@payments.effect("charge", compensate_with=send_refund)
+async def send_charge(operation_id: str, terms: Ask) -> Done:
+    return Done(operation_id)
+
+
 assert_type(send_refund, Effect[Ask, Done])
+assert_type(send_charge, Effect[Ask, Done])
 assert_type(send_note, Effect[str | None, None])
 
 
@@ -155,6 +161,7 @@ async def send_lacking(terms: Ask) -> Done:
 
 
 payments.effect("retrying", on_unknown="retry")  # type: ignore[arg-type]  # E no such choice
+payments.effect("undone", compensate_with=find_payment)  # type: ignore[arg-type]  # E a function is no effect
 
 
 async def may_approve(approver: str, proposal: Proposal) -> bool:

@@ -33,6 +33,7 @@ from .declared import (
     count,
     refund,
     refund_many,
+    send_charge,
     send_note,
     send_refund,
     touch,
@@ -113,6 +114,46 @@ def blocking_effects(ctx: BlockingObjectContext) -> None:
     assert_type(ctx.effect(send_refund, operation_id="r-1", params=Ask(1)), Done)
     ctx.compensate("payment", send_refund, operation_id="r-1", params=Ask(1))
     assert_type(ctx.effect_outcome(send_note, operation_id="n", params="x"), Succeeded[None] | EffectRejected | Unknown)
+
+
+async def undos(ctx: ObjectContext, approval: Approval, may_be: Approval | None) -> None:
+    assert_type(await ctx.effect(send_charge, operation_id="c-1", params=Ask(1), compensate=True), Done)
+    assert_type(
+        await ctx.effect_outcome(send_charge, operation_id="c-1", params=Ask(1), approval=approval, compensate=True),
+        Succeeded[Done] | EffectRejected | Unknown,
+    )
+    assert_type(await ctx.effect(send_charge, operation_id="c-1", params=Ask(1), compensate=bool(may_be)), Done)
+    assert_type(await ctx.effect(send_charge, operation_id="c-1", params=Ask(1), approval=may_be), Done)
+    ctx.compensate("payment", send_refund, operation_id="r-1", params=Ask(1), approval=approval)
+    ctx.compensate("payment", send_refund, operation_id="r-1", params=Ask(1), approval=may_be)
+    ctx.compensate("note", send_note, operation_id="n-1", params=None, approval=approval)
+
+
+def blocking_undos(ctx: BlockingObjectContext, approval: Approval) -> None:
+    assert_type(ctx.effect(send_charge, operation_id="c-1", params=Ask(1), approval=approval, compensate=True), Done)
+    outcome = ctx.effect_outcome(send_charge, operation_id="c-1", params=Ask(1), compensate=True)
+    assert_type(outcome, Succeeded[Done] | EffectRejected | Unknown)
+    ctx.compensate("payment", send_refund, operation_id="r-1", params=Ask(1), approval=approval)
+
+
+async def refused_undos(ctx: ObjectContext, approval: Approval) -> None:
+    one = Ask(1)
+    await ctx.effect(send_charge, operation_id="c", params=one, compensate=send_refund)  # type: ignore[arg-type]  # E yes or no
+    await ctx.effect(send_charge, operation_id="c", params=one, compensate="undo")  # type: ignore[arg-type]  # E yes or no
+    await ctx.effect_outcome(send_charge, operation_id="c", params=one, compensate=None)  # type: ignore[arg-type]  # E yes or no
+    await ctx.effect(send_charge, operation_id="c", params=one, approval="refund.1")  # type: ignore[arg-type]  # E no approval
+    await ctx.effect_outcome(send_charge, operation_id="c", params=one, approval=True)  # type: ignore[arg-type]  # E no approval
+    await ctx.effect(send_charge, approval, operation_id="c", params=one)  # type: ignore[call-arg]  # E it goes by its name
+    ctx.compensate("p", send_refund, operation_id="r", params=one, approval="refund.1")  # type: ignore[call-overload]  # E no approval
+    ctx.compensate("p", send_refund, operation_id="r", params="1", approval=approval)  # type: ignore[misc]  # E other parameters
+    ctx.compensate("p", send_refund, operation_id="r", params=one, compensate=True)  # type: ignore[call-overload]  # E an undo has none
+    ctx.compensate("p", decide, 1, "b", approval=approval)  # type: ignore[call-overload]  # E a function takes no approval
+
+
+def blocking_refused_undos(ctx: BlockingObjectContext, approval: Approval) -> None:
+    ctx.effect(send_charge, operation_id="c", params=Ask(1), compensate=1)  # type: ignore[arg-type]  # E yes or no
+    ctx.effect_outcome(send_charge, operation_id="c", params=Ask(1), approval=3)  # type: ignore[arg-type]  # E no approval
+    ctx.compensate("p", decide, 1, "b", approval=approval)  # type: ignore[call-overload]  # E a function takes no approval
 
 
 async def refused_effects(ctx: ObjectContext, read: SharedContext) -> None:
