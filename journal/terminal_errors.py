@@ -154,8 +154,8 @@ class ApprovalUnfit(TerminalError):
 class Rejected(TerminalError):
     """Raise it in the function of an effect where the receiver said that it did not and will not do it.
 
-    It speaks of the operation id, whichever attempt gets the answer. One about the request alone, such as that the caller
-    is not authorised or asks too often, may come to a repeat of what was done: let that leave as it is.
+    It speaks of the operation id, whichever attempt gets the answer. What is said of one request alone, such as that
+    the caller is not authorised or asks too often, may be said to a repeat of what was done: let that leave as it is.
 
     Args:
         reason: What it said.

@@ -396,6 +396,13 @@ def _retry(standing: Standing, record: AttemptFailed) -> Standing:
     )
 
 
+def with_attempt_begun(standing: Standing) -> Standing:
+    """Return where an invocation stands whose next attempt has begun, of which no record tells."""
+    if standing.retry_after_ms is None:
+        return standing
+    return standing._replace(status=_going(standing.waits, standing.extras), retry_after_ms=None)
+
+
 def _pause(standing: Standing, record: Paused) -> Standing:
     return standing._replace(
         status=Status.PAUSED,
@@ -455,9 +462,8 @@ def _unparked(standing: Standing) -> Standing:
 def _request_cancel(standing: Standing, record: CancelRequested) -> Standing:
     if standing.extras.cancel is not None:
         raise _illegal(standing, record, "it was asked for before")
-    if standing.retry_after_ms is not None:
-        # There is no next attempt: its handler runs up to where it stands, and cleans up.
-        standing = standing._replace(status=_going(standing.waits, standing.extras), retry_after_ms=None)
+    # There is no next attempt: its handler runs up to where it stands, and cleans up.
+    standing = with_attempt_begun(standing)
     # The handler of one that is parked has to run once more, to clean up.
     is_paused = standing.status is Status.PAUSED
     going = _unparked(standing) if is_paused else standing._replace(records=standing.records + 1)

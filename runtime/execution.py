@@ -27,6 +27,7 @@ from ..journal.errors import (
 from ..journal.outcomes import Rejected, Stopped, Succeeded
 from ..journal.records import PauseReason
 from ..journal.standing import Status
+from ..journal.transitions import with_attempt_begun
 from .aside import step_aside
 from .blocking_context import BlockingExclusiveContext
 from .bounds import check_unpacked, has_too_many_records, why_too_many
@@ -135,10 +136,8 @@ class Execution:
             await pause(lane, invocation, PauseReason.NEEDS_VERSION, invocation.needs, None)
             park(lane, invocation)
             return
-        lane.partition.meters.began(invocation)
+        _begin(lane, invocation)
         task = None if invocation.handler.is_blocking else asyncio.current_task()
-        # Another run kept it back, and is not the current one any more.
-        invocation.kept_back = None
         ctx = ExclusiveContext(lane, invocation, self.steps, self.messages, task)
         try:
             if lane.is_outdated:
@@ -349,6 +348,15 @@ class Execution:
         detail = f"the handler failed {attempts} times, the last time with {failure.type_name}: {failure.message}"
         await pause(lane, invocation, PauseReason.RETRIES_SPENT, detail, failure)
         park(lane, invocation)
+
+
+def _begin(lane: Lane, invocation: Invocation) -> None:
+    lane.partition.meters.began(invocation)
+    # Another run kept it back, and is not the current one any more.
+    invocation.kept_back = None
+    if invocation.standing is not None:
+        # What it waits for is due from now on, and not after an attempt that is to come.
+        invocation.standing = with_attempt_begun(invocation.standing)
 
 
 def arguments_of(handler: Handler[Any, Any], payload: bytes | None) -> tuple[Any, ...]:

@@ -279,7 +279,9 @@ async def test_branches_of_a_branch_that_is_cut_off_clean_up_before_it_does(forc
     assert await runtime.client.call(work, key, "nested", timeout=20) == ["a", "b", "outer"]
 
 
-async def test_a_block_that_a_failed_attempt_interrupts_waits_on_in_the_next_one(runtime_of_crew: Runtime) -> None:
+async def test_a_block_that_a_failed_attempt_interrupts_waits_on_in_the_next_one(
+    forced: tuple[Runtime, str],
+) -> None:
     """What the block of a task group waits for is given up only where the handler goes on after the failure."""
     attempts = count()
 
@@ -296,10 +298,12 @@ async def test_a_block_that_a_failed_attempt_interrupts_waits_on_in_the_next_one
         return await task
 
     code["group"] = group
-    assert await runtime_of_crew.client.call(work, "acme/g", "group", timeout=20) == "fine"
+    assert await forced[0].client.call(work, "acme/g", "group", timeout=20) == "fine"
 
 
-async def test_a_failed_attempt_gives_nothing_up_that_the_next_one_waits_for(runtime_of_crew: Runtime) -> None:
+async def test_a_failed_attempt_gives_nothing_up_that_the_next_one_waits_for(
+    forced: tuple[Runtime, str],
+) -> None:
     """A failure that is no part of the journal may not be there the next time."""
     attempts = count()
 
@@ -314,7 +318,7 @@ async def test_a_failed_attempt_gives_nothing_up_that_the_next_one_waits_for(run
         return done
 
     code["flaky"] = flaky
-    assert await runtime_of_crew.client.call(work, "acme/f", "flaky", timeout=20) == "fine"
+    assert await forced[0].client.call(work, "acme/f", "flaky", timeout=20) == "fine"
 
 
 @pytest.mark.counts_runs
