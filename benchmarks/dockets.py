@@ -1,8 +1,8 @@
 """What the settled effects of one object cost with its docket: `python -m benchmarks.dockets`.
 
 They are kept for `ledger_retention_days` after their outcome, and an owner reads all effects of an object when it first
-needs one of them; commits after that read nothing of it. The time is that of the worker's own processor, during which
-it does nothing else: the median of five readings.
+needs one of them, a page at a time; commits after that read nothing of it. The time is that of the worker's own
+processor, the median of five readings.
 """
 
 from __future__ import annotations

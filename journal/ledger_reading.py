@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from .agenda import AgendaItem, AgendaKind
 from .codec import Undecodable
-from .effects import EffectEntry, EffectState
+from .effects import EffectEntry
 from .errors import UnknownObject
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .ledger import LedgerEvent
-from .noted import moment, named, written_at_ms
-from .object_description import OpenEffect, OpenProposal
-from .proposals import ProposalEntry, proposal_field
+from .noted import named, written_at_ms
+from .proposals import ProposalEntry
 from .snapshots import Entry
 from .store import Store
 from .types_registry import read_types
@@ -31,8 +30,6 @@ MEMBERS_AT_ONCE: Final = 256
 EVENTS_AT_ONCE: Final = 256
 #: Entries that are read in one turn: each carries its parameters and what has happened to it.
 ENTRIES_AT_ONCE: Final = 64
-#: Effects and proposals of one object that are shown.
-DOCKET_MAX: Final = 1_000
 
 AnyEntry: TypeAlias = "EffectEntry | ProposalEntry"
 E = TypeVar("E", EffectEntry, ProposalEntry)
@@ -92,23 +89,6 @@ class Noticed:
     at_ms: int
     event: LedgerEvent | None
     problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DocketReading:
-    """The effects and proposals of one object.
-
-    Args:
-        effects: Its effects, in the order in which they were first intended.
-        proposals: Its proposals, in the order in which they were made.
-        problems: What can't be read of them.
-        is_cut: Whether there are more than were read.
-    """
-
-    effects: tuple[EffectEntry, ...] = ()
-    proposals: tuple[ProposalEntry, ...] = ()
-    problems: tuple[str, ...] = ()
-    is_cut: bool = False
 
 
 async def spaces_of(store: Store, type_name: str | None = None) -> list[PartitionSpace]:
@@ -280,76 +260,3 @@ def _noticed(space: PartitionSpace, entry: Entry) -> Noticed:
         return Noticed(space, entry_id, at_ms, LedgerEvent.decode(named(fields).get(b"e", b"")))
     except Undecodable as error:
         return Noticed(space, entry_id, at_ms, None, f"entry {entry_id.decode()}: {error.message}")
-
-
-async def read_proposal(
-    store: Store, space: PartitionSpace, key_text: str, action: str, version: int
-) -> ProposalEntry | None:
-    """Return one proposal of an object, None where there is none.
-
-    Raises:
-        StoreUnavailable: The store is away.
-        WrongKeyType: A foreign key stands where the proposals belong.
-        Undecodable: It can't be read.
-    """
-    key = space.proposals(key_text)
-    (data,) = await ask(store, [("HGET", key, proposal_field(action, version))], [key])
-    return None if data is None else ProposalEntry.decode(data)
-
-
-async def read_docket(store: Store, space: PartitionSpace, key_text: str) -> DocketReading:
-    """Return the effects and proposals of one object, as far as they can be read.
-
-    Raises:
-        StoreUnavailable: The store is away.
-        WrongKeyType: A foreign key stands where they belong.
-    """
-    effects, effect_problems, more_effects = await _hash(store, space.effects(key_text), EffectEntry)
-    proposals, proposal_problems, more_proposals = await _hash(store, space.proposals(key_text), ProposalEntry)
-    return DocketReading(
-        tuple(sorted(effects, key=lambda each: (each.first_ms, each.operation))),
-        tuple(sorted(proposals, key=lambda each: (each.proposed_ms, each.action, each.version))),
-        (*effect_problems, *proposal_problems),
-        is_cut=more_effects or more_proposals,
-    )
-
-
-async def _hash(store: Store, key: bytes, form: type[E]) -> tuple[list[E], list[str], bool]:
-    """Return the entries of a hash, what can't be read of it, and whether it has more than that."""
-    found: dict[bytes, E] = {}
-    problems: dict[bytes, str] = {}
-    cursor: Any = b"0"
-    while True:
-        ((cursor, flat),) = await ask(store, [("HSCAN", key, cursor, "COUNT", ENTRIES_AT_ONCE)], [key])
-        for name, data in zip(flat[::2], flat[1::2], strict=True):
-            entry, problem = _decoded(data, form)
-            if entry is None:
-                problems[name] = f"{name.decode(errors='replace')}: {problem}"
-            else:
-                found[name] = entry
-        if cursor == b"0" or len(found) >= DOCKET_MAX:
-            return list(found.values()), list(problems.values()), cursor != b"0"
-
-
-def open_effect(entry: EffectEntry) -> OpenEffect:
-    """Return what is told of an effect that is not settled."""
-    due_ms = entry.reconcile_by_ms if entry.state is EffectState.UNRESOLVED else entry.next_ms
-    return OpenEffect(
-        entry.operation,
-        entry.effect,
-        entry.receiver,
-        entry.state.value,
-        moment(entry.since_ms),
-        entry.why,
-        moment(due_ms) if due_ms else None,
-        entry.assigned,
-    )
-
-
-def open_proposal(entry: ProposalEntry) -> OpenProposal:
-    """Return what is told of a proposal of which something may come."""
-    expires = None if entry.expires_ms is None else moment(entry.expires_ms)
-    approvals = sum(each.approves for each in entry.decisions)
-    return OpenProposal(
-        entry.field, entry.state.value, moment(entry.since_ms), approvals, entry.quorum, expires
-    )  # fmt: skip

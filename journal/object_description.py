@@ -247,6 +247,7 @@ class ObjectDescription:
         signals: Signals to it that none of its invocations has waited for yet, in order.
         effects: Its effects that are not settled.
         proposals: Its proposals that are open, or approved and not used.
+        is_docket_cut: Whether it has more effects or proposals than were looked at for those two.
     """
 
     object_name: str
@@ -264,6 +265,7 @@ class ObjectDescription:
     signals: tuple[WaitingSignal, ...] = ()
     effects: tuple[OpenEffect, ...] = ()
     proposals: tuple[OpenProposal, ...] = ()
+    is_docket_cut: bool = False
 
     @property
     def is_known(self) -> bool:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from .blobs import read_values, size_of
 from .cancel_report import is_half_undone
 from .codec import Undecodable
 from .command_records import EffectStarted
 from .descriptions import InvocationDescription, KeptResult, Place, ResultKind
+from .docket_reading import DocketReading, open_effect, read_docket
 from .effects import EffectEntry
 from .key import InvocationId, Key, format_id
 from .keyspace import PartitionSpace
 from .lane_holding import held_since, with_lane
 from .lane_reading import ask
-from .ledger_reading import open_effect, open_proposal, read_docket
 from .model_calls import spending_of
 from .noted import Bound, Noted, moment, noted, read_stream, standing_of, steps_of
 from .object_description import LaneDescription, ObjectDescription, StateValue
@@ -35,7 +35,6 @@ from .open_reading import (
 from .outcomes import Outcome, Refused, Rejected, Replayed, Stopped, Succeeded, decode_outcome
 from .pauses import told as told_pauses
 from .pauses import words_of
-from .proposals import CLOSED
 from .records import Accepted
 from .signal_reading import early_of, read_early
 from .snapshots import FIRST_VERSION, Entry, fold, is_whole
@@ -222,7 +221,12 @@ def _nothing_known(store: Store, space: PartitionSpace, looked_at: int, around: 
 
 
 async def inspect(
-    store: Store, space: PartitionSpace, key: Key, *, timeline_entries: int = TIMELINE_ENTRIES
+    store: Store,
+    space: PartitionSpace,
+    key: Key,
+    *,
+    timeline_entries: int = TIMELINE_ENTRIES,
+    docket: DocketReading | None = None,
 ) -> ObjectDescription:
     """Return an object's state, lane and journal; of one that nobody ever called they are empty.
 
@@ -231,28 +235,22 @@ async def inspect(
         space: The partition of the key.
         key: The object.
         timeline_entries: How many of the newest entries of its stream are shown.
+        docket: Its effects and proposals, where they have been read.
 
     Raises:
         StoreUnavailable: The store is away.
         WrongKeyType: A foreign key stands where one of ours belongs.
     """
     key_text = str(key)
-    lane, history, asked = space.lane(key_text), space.object(key_text), timeline_entries + 1
-    commands = [
-        ("LRANGE", lane, 0, OPEN_MAX - 1),
-        ("LLEN", lane),
-        ("SISMEMBER", space.runnable, key_text),
-        ("XREVRANGE", history, "+", "-", "COUNT", asked),
-        words_of(space, key_text),
-    ]
-    keys = [lane, lane, space.runnable, history, space.paused]
-    around, (ids, length, is_runnable, newest, paused) = await look(store, space, commands, keys)
+    asked = timeline_entries + 1
+    questions = _questions(space, key_text, asked)
+    around, (ids, length, is_runnable, newest, paused) = await look(store, space, *questions)
     around = replace(around, pauses=told_pauses(paused, around.in_charge))
     shown: list[Entry] = newest[:timeline_entries]
     state, state_problem, state_version = await _state(store, space, key_text, newest, asked)
+    docket = docket or await read_docket(store, space, key_text)
     opened = await read_open(store, space, ids, around)
     waiting, inbox_length, inbox_read = await read_waiting(store, space, key_text)
-    docket = await read_docket(store, space, key_text)
     return ObjectDescription(
         space.type_name,
         key_text,
@@ -277,9 +275,23 @@ async def inspect(
         is_timeline_cut=len(newest) > timeline_entries,
         state_version=state_version,
         signals=await read_early(store, space, key_text),
-        effects=tuple(open_effect(each) for each in docket.effects if not each.is_settled)[:OPEN_MAX],
-        proposals=tuple(open_proposal(each) for each in docket.proposals if each.state not in CLOSED)[:OPEN_MAX],
+        effects=docket.open_effects[:OPEN_MAX],
+        proposals=docket.open_proposals[:OPEN_MAX],
+        is_docket_cut=docket.is_cut,
     )
+
+
+def _questions(space: PartitionSpace, key_text: str, asked: int) -> tuple[list[tuple[Any, ...]], list[bytes]]:
+    """Return what is asked about an object beside its partition, and the key of each question."""
+    lane, history = space.lane(key_text), space.object(key_text)
+    commands: list[tuple[Any, ...]] = [
+        ("LRANGE", lane, 0, OPEN_MAX - 1),
+        ("LLEN", lane),
+        ("SISMEMBER", space.runnable, key_text),
+        ("XREVRANGE", history, "+", "-", "COUNT", asked),
+        words_of(space, key_text),
+    ]
+    return commands, [lane, lane, space.runnable, history, space.paused]
 
 
 async def _state(

@@ -7,9 +7,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias
 
+from .docket_reading import DocketReading
 from .effects import EffectEntry, EffectState
 from .key import parse_id
-from .ledger_reading import DocketReading
 from .noted import moment
 from .object_description import ObjectDescription, OpenInvocation
 from .plain_values import short

@@ -8,11 +8,11 @@ from typing import Final
 
 from .codec import Undecodable
 from .command_records import WaitCompleted
+from .docket_reading import DocketReading, read_docket
 from .key import Key, format_id
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .ledger import Happened, LedgerEvent
-from .ledger_reading import DocketReading, read_docket
 from .noted import Noted, moment, named, noted
 from .object_description import What
 from .plain_values import short
@@ -100,10 +100,10 @@ async def read_story(
         WrongKeyType: A foreign key stands where one of ours belongs.
     """
     key_text = str(key)
-    described = await inspect(store, space, key, timeline_entries=1)
+    docket = await read_docket(store, space, key_text)
+    described = await inspect(store, space, key, timeline_entries=1, docket=docket)
     stream = space.object(key_text)
     (newest,) = await ask(store, [("XREVRANGE", stream, "+", "-", "COUNT", entries + 1)], [stream])
-    docket = await read_docket(store, space, key_text)
     book = _Book(space, docket, await read_receivers(store), qualify, key_text)
     shown: list[Entry] = newest[:entries][::-1]
     open_ids = await _open_ids(store, space, key_text)

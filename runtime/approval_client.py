@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from ..journal.docket_reading import read_proposal, read_proposals_of
 from ..journal.effect_orders import DecisionAct, DecisionOrder
 from ..journal.errors import IdempotencyConflict
 from ..journal.key import InvocationId, Key, new_invocation_id
-from ..journal.ledger_reading import read_docket, read_proposal, read_proposed, spaces_of
+from ..journal.ledger_reading import read_proposed, spaces_of
 from ..journal.requests import Request, RequestKind
 from ..journal.signals import message_raw_id
 from ..objects.approvals import Approval, Proposal
@@ -189,7 +190,7 @@ class ApprovalClient:
                 raise TypeError("a key goes with its object type")
             text = str(Key.parse(key))
             space = await self._places.place(name, text)
-            found = await read_docket(self.store, space, text)
+            found = await read_proposals_of(self.store, space, text)
             return [status_of(name, text, entry) for entry in found.proposals]
         open_ones: dict[tuple[PartitionSpace, str, str], tuple[int, ProposalStatus]] = {}
         async for page in read_proposed(self.store, await spaces_of(self.store, name)):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from typing_extensions import TypeForm
 
+from ..journal.docket_reading import DOCKET_MAX
 from ..journal.story_reading import STORY_ENTRIES
 from .effect_desk import ALERTS_MAX, QUEUE_MAX
 
@@ -42,9 +43,11 @@ class BlockingDesk:
         """Return all that is known of one effect; as `Client.reconcile_show`."""
         return self._run(lambda client: client.reconcile_show(object_type, key, operation_id))
 
-    def effects(self, object_type: VirtualObject | str, key: Key | str, /) -> tuple[EffectCase, ...]:
-        """Return all effects of one object; as `Client.effects`."""
-        return self._run(lambda client: client.effects(object_type, key))
+    def effects(
+        self, object_type: VirtualObject | str, key: Key | str, /, *, limit: int = DOCKET_MAX
+    ) -> tuple[EffectCase, ...]:
+        """Return the effects of one object; as `Client.effects`."""
+        return self._run(lambda client: client.effects(object_type, key, limit=limit))
 
     def alerts(self, object_type: VirtualObject | str | None = None, *, limit: int = ALERTS_MAX) -> tuple[Alert, ...]:
         """Return what people have to hear of; as `Client.alerts`."""

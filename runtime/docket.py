@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..journal import operations
 from ..journal.codec import Undecodable
+from ..journal.docket_reading import hash_pages
 from ..journal.effects import EffectEntry
 from ..journal.errors import KeylaneError, StoreUnavailable
-from ..journal.lane_reading import ask
 from ..journal.proposals import ProposalEntry, proposal_field
 from .partition import Phase
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("keylane.effects")
 
 READ_AGAIN_SECONDS: Final = 0.2
+#: Entries that one command reads of an object that has many: about 70 KiB of ordinary ones.
+READ_AT_ONCE: Final = 256
 
 
 class Docket:
@@ -146,24 +148,28 @@ def note_if_none(lane: Lane, found: object) -> None:
 
 
 async def read_docket(store: Store, space: PartitionSpace, key_text: str) -> Docket:
-    """Read an object's docket.
+    """Read an object's docket: all of it, a page at a time, so that others have their turn at the store and here.
+
+    It is its owner who reads it, and nobody else writes to it: what the first page says still holds at the last one.
 
     Raises:
         StoreUnavailable: The store is away.
         WrongKeyType: A foreign key stands where it belongs.
         KeylaneError: Something in it can't be decoded by this code, which leaves it where it is.
     """
-    keys = [space.effects(key_text), space.proposals(key_text)]
-    flat_effects, flat_proposals = await ask(store, [("HGETALL", key) for key in keys], keys)
+    effects_key, proposals_key = space.effects(key_text), space.proposals(key_text)
     effects: dict[str, EffectEntry] = {}
     proposals: dict[str, ProposalEntry] = {}
     try:
-        for data in flat_effects[1::2]:
-            entry = EffectEntry.decode(data)
-            effects[entry.operation] = entry
-        for data in flat_proposals[1::2]:
-            proposal = ProposalEntry.decode(data)
-            proposals[proposal.field] = proposal
+        async for turn in hash_pages(store, [effects_key, proposals_key], READ_AT_ONCE):
+            for page in turn:
+                for data in page.flat[1::2]:
+                    if page.key == effects_key:
+                        entry = EffectEntry.decode(data)
+                        effects[entry.operation] = entry
+                    else:
+                        proposal = ProposalEntry.decode(data)
+                        proposals[proposal.field] = proposal
     except Undecodable as error:
         # Going on without it could do something twice.
         raise KeylaneError(

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from ..journal.code_registry import read_code
+from ..journal.docket_reading import DOCKET_MAX, read_effects_of
 from ..journal.effect_cases import Alert, EffectCase
 from ..journal.effects import EffectEntry
 from ..journal.errors import CallError
 from ..journal.key import Key
 from ..journal.keyspace import PartitionSpace
 from ..journal.lane_reading import ask
-from ..journal.ledger_reading import Found, read_alerts, read_docket, read_queue, spaces_of
+from ..journal.ledger_reading import Found, read_alerts, read_queue, spaces_of
 from ..journal.receivers_registry import ReceiverCard, read_receivers
 from ..journal.story import Story
 from ..journal.story_reading import STORY_ENTRIES, read_story
@@ -98,12 +99,15 @@ class EffectDesk:
         desk = Desk(await read_receivers(self.store), await read_code(self.store), around.now_ms)
         return case_of(space, key_text, EffectEntry.decode(data), desk)
 
-    async def effects(self, object_type: VirtualObject | str, key: Key | str, /) -> tuple[EffectCase, ...]:
-        """Return all effects of one object, in the order in which they were first intended.
+    async def effects(
+        self, object_type: VirtualObject | str, key: Key | str, /, *, limit: int = DOCKET_MAX
+    ) -> tuple[EffectCase, ...]:
+        """Return the effects of one object, settled ones too, in the order in which they were first intended.
 
         Args:
             object_type: The object type, itself or by its name.
             key: The object.
+            limit: About how many are read at most; of an object that has more, any of them.
 
         Raises:
             UnknownObject: The namespace has no such type.
@@ -112,7 +116,7 @@ class EffectDesk:
         name, key_text = name_of(object_type), str(Key.parse(key))
         space = await self._places.place(name, key_text)
         around, _ = await look(self.store, space, [], [])
-        docket = await read_docket(self.store, space, key_text)
+        docket = await read_effects_of(self.store, space, key_text, limit=limit)
         desk = Desk(await read_receivers(self.store), await read_code(self.store), around.now_ms)
         return tuple(case_of(space, key_text, each, desk) for each in docket.effects)
 

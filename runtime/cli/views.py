@@ -245,6 +245,8 @@ def _print_docket(out: Page, told: ObjectDescription) -> None:
                 "" if each.expires is None else f", until {moment(each.expires)} ({ago(each.expires, told.read_at)})"
             )
             out.put(shown(f"  {each.name} is {each.state}, {each.approvals} of {each.quorum} have approved{until}"))
+    if told.is_docket_cut:
+        out.put("\nit has more effects or proposals than were looked at, so more of them may be open")
 
 
 def _state(told: ObjectDescription) -> RenderableType:

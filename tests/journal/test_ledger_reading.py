@@ -8,6 +8,7 @@ from typing import TypeVar
 import pytest
 
 from keylane.journal.agenda import AgendaItem, AgendaKind
+from keylane.journal.docket_reading import read_docket
 from keylane.journal.effects import EffectState
 from keylane.journal.errors import UnknownObject, WrongKeyType
 from keylane.journal.keyspace import PartitionSpace
@@ -17,7 +18,6 @@ from keylane.journal.ledger_reading import (
     EVENTS_AT_ONCE,
     MEMBERS_AT_ONCE,
     read_alerts,
-    read_docket,
     read_ledger,
     read_proposed,
     read_queue,

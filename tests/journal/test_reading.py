@@ -93,8 +93,8 @@ class Journal:
     async def describe(self, raw_id: bytes) -> reading.InvocationDescription:
         return await reading.describe(self.store, InvocationId("Order", 3, raw_id))
 
-    async def inspect(self, **options: int) -> reading.ObjectDescription:
-        return await reading.inspect(self.store, self.space, KEY, **options)
+    async def inspect(self, timeline_entries: int = reading.TIMELINE_ENTRIES) -> reading.ObjectDescription:
+        return await reading.inspect(self.store, self.space, KEY, timeline_entries=timeline_entries)
 
 
 @pytest.fixture
