@@ -57,9 +57,9 @@ from .records import (
 )
 from .restarting import what_counts
 from .snapshots import Entry
-from .standing import END_OF, Extras, OpenWait, Standing, Status
+from .standing import END_OF, Extras, IllegalTransition, OpenWait, Standing, Status
 from .store import Store
-from .transitions import IllegalTransition, replay
+from .transitions import replay
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -8,9 +8,10 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from .command_records import ApprovalAwaited, CallStarted, CompensationStarted, EffectStarted, TimerSet, WaitStarted
+from .errors import InternalError
 from .outcomes import Failure
 from .place import Path, Place
-from .records import CancelRequested, Paused
+from .records import CancelRequested, Paused, Record
 
 #: What begins a wait that a record ends, whoever owns the partition by then.
 OpenWait: TypeAlias = CallStarted | TimerSet | WaitStarted | EffectStarted | ApprovalAwaited
@@ -139,3 +140,28 @@ class Standing(NamedTuple):
     def attempts_of(self, place: Place) -> int:
         """Return how many attempts of the step that is next at a place have failed."""
         return self.step_attempts if isinstance(place, int) else self.extras.step_attempts.get(place, 0)
+
+
+class IllegalTransition(InternalError):
+    """A record was about to be written, or was found, where it must not be."""
+
+    code = "illegal-transition"
+
+
+def ended(standing: Standing, status: Status, error: Failure | None) -> Standing:
+    """Return where an invocation stands that has ended."""
+    return Standing(
+        status,
+        records=standing.records + 1,
+        steps=standing.steps,
+        attempts=standing.attempts,
+        step_attempts=standing.step_attempts,
+        error=error,
+        extras=standing.extras,
+    )
+
+
+def illegal(standing: Standing | None, record: Record, why: str) -> IllegalTransition:
+    """Return what says that a record must not be where it is, and why."""
+    place = "at the beginning" if standing is None else f"after {standing.records} records, {standing.status}"
+    return IllegalTransition(f"{type(record).__name__} {place}: {why}")

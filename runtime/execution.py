@@ -13,6 +13,7 @@ import anyio
 import anyio.to_thread
 
 from ..journal.codec import REFERENCE_BYTES, Undecodable
+from ..journal.command_transitions import with_attempt_begun
 from ..journal.errors import (
     Fenced,
     InternalError,
@@ -27,7 +28,6 @@ from ..journal.errors import (
 from ..journal.outcomes import Rejected, Stopped, Succeeded
 from ..journal.records import PauseReason
 from ..journal.standing import Status
-from ..journal.transitions import with_attempt_begun
 from .aside import step_aside
 from .blocking_context import BlockingExclusiveContext
 from .bounds import check_unpacked, has_too_many_records, why_too_many

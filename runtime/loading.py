@@ -31,8 +31,8 @@ from ..journal.records import (
 )
 from ..journal.restarting import version_of
 from ..journal.snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words
-from ..journal.standing import Standing, Status
-from ..journal.transitions import IllegalTransition, replay
+from ..journal.standing import IllegalTransition, Standing, Status
+from ..journal.transitions import replay
 from .docket import docket_words, note_if_none
 from .due_times import dues_of
 from .endings import parking, resumption, skips

@@ -18,8 +18,8 @@ from ..journal.command_records import CompensationStarted, EffectStarted
 from ..journal.errors import InvalidInput
 from ..journal.records import Paused, PauseReason, Record, Resumed
 from ..journal.restarting import version_of
-from ..journal.standing import TERMINAL, Standing, Status
-from ..journal.transitions import IllegalTransition, replay
+from ..journal.standing import TERMINAL, IllegalTransition, Standing, Status
+from ..journal.transitions import replay
 from .commands import in_words
 from .execution import Execution, arguments_of
 from .invocation import Invocation

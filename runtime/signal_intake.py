@@ -19,8 +19,8 @@ from ..journal.outcomes import Succeeded, decode_outcome
 from ..journal.records import Accepted
 from ..journal.requests import RequestKind
 from ..journal.signals import SignalOrder
-from ..journal.standing import TERMINAL, Status
-from ..journal.transitions import IllegalTransition, replay
+from ..journal.standing import TERMINAL, IllegalTransition, Status
+from ..journal.transitions import replay
 from ..objects.verdicts import Expired, UnknownTarget
 from .at_hand import behind_all, is_ready
 from .bounds import check_name

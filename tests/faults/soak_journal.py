@@ -10,7 +10,8 @@ from keylane.journal.command_records import StepCompleted
 from keylane.journal.place import Place
 from keylane.journal.record_bytes import decode
 from keylane.journal.records import Finished, Record
-from keylane.journal.transitions import IllegalTransition, replay
+from keylane.journal.standing import IllegalTransition
+from keylane.journal.transitions import replay
 
 from .soak_store import Servers
 

@@ -38,8 +38,8 @@ from keylane.journal.records import (
     Resumed,
     Scheduled,
 )
-from keylane.journal.standing import Standing, Status
-from keylane.journal.transitions import IllegalTransition, advance, replay
+from keylane.journal.standing import IllegalTransition, Standing, Status
+from keylane.journal.transitions import advance, replay
 
 GOLDEN = Path(__file__).parent / "golden" / "journals"
 ERROR = Failure("builtins.ValueError", "no", "terminal", None, "")

@@ -41,8 +41,8 @@ from keylane.journal.records import (
     Resumed,
     SignalReceived,
 )
-from keylane.journal.standing import Status
-from keylane.journal.transitions import IllegalTransition, advance, replay
+from keylane.journal.standing import IllegalTransition, Status
+from keylane.journal.transitions import advance, replay
 
 ERROR = Failure("builtins.ValueError", "no", "terminal", None, "")
 ACCEPTED = Accepted(b"i" * 16, "refund", 1, "acme/o-1")
