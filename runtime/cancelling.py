@@ -28,9 +28,9 @@ from .cancel_delivery import cancels, cascade
 from .due_times import entry_of, forget_due
 from .effect_shield import is_shielded
 from .endings import accept_in_order, finish, record, rejoining
+from .found_invocations import is_over, is_scheduled
 from .intake import holder
 from .invocation import Hold, Invocation
-from .loading import is_over, is_scheduled
 from .partition import OwnershipLost, Partition, Phase
 from .replies import answer, refuse
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .errands import Errands
     from .invocation import IdempotencyClaim
     from .lane import Lane
-    from .loading import Loading
+    from .reviving import Reviving
 
 #: A request waits so long for what is under way with its invocation, and then twice as long each time, up to the cap.
 AGAIN_FIRST_SECONDS: Final = 0.02
@@ -83,13 +83,13 @@ class Cancelling:
     Args:
         store: The open store.
         errands: Reads what is not in memory.
-        loading: Brings into memory what it is about.
+        reviving: Brings into memory what it is about.
     """
 
-    def __init__(self, store: Store, errands: Errands, loading: Loading) -> None:
+    def __init__(self, store: Store, errands: Errands, reviving: Reviving) -> None:
         self._store = store
         self._errands = errands
-        self._loading = loading
+        self._reviving = reviving
         #: Reads the effects of objects: what is under way of them is not broken off.
         self.dockets: Dockets
 
@@ -130,7 +130,7 @@ class Cancelling:
         if partition.phase is Phase.LOST:
             return
         try:
-            (found,), _, claims = await self._loading.read(partition, [raw_id])
+            (found,), _, claims = await self._reviving.read(partition, [raw_id])
             result = await read_result(self._store, partition.space, raw_id)
             first = first_of(result)
         except StoreUnavailable:
@@ -167,7 +167,7 @@ class Cancelling:
         else:
             # Who has found it due meanwhile must not put it into its lane any more.
             partition.note_released(raw_id)
-            self._end(asked, lane, self._loading.revive_scheduled(lane, found, claims), _how(asked))
+            self._end(asked, lane, self._reviving.revive_scheduled(lane, found, claims), _how(asked))
 
     def _not_found(self, asked: _Asked, found: OpenInvocation) -> None:
         if found.undecodable is not None:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 #: How old a count may be.
 COUNTED_SECONDS: Final = 0.1
+#: With so many invocations in hand, what is scheduled has to wait until some have ended.
+IN_HAND_MAX: Final = 4096
 
 
 class InHand:

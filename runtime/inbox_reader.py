@@ -14,7 +14,7 @@ from ..journal.lane_reading import ask
 from ..journal.requests import Request
 from ..journal.store import store_error
 from .idle import unheard
-from .loading import IN_HAND_MAX
+from .in_hand import IN_HAND_MAX
 from .partition import Partition, Phase
 
 if TYPE_CHECKING:

@@ -21,15 +21,15 @@ from ..journal.noted import noted, standing_of, written_at_ms
 from ..journal.records import Accepted, Paused
 from ..journal.standing import Status
 from .endings import listed
+from .found_invocations import has_left, is_over, is_scheduled
 from .invocation import Hold, IdempotencyClaim, Invocation
-from .loading import has_left, is_over, is_scheduled
 
 if TYPE_CHECKING:
     from ..journal.batch import Operation
     from ..journal.store import Store
     from .lane import Lane
-    from .loading import Loading
     from .partition import Partition
+    from .reviving import Reviving
     from .timers import Timers
 
 #: What the server answers for a key that has no end to its keeping.
@@ -77,13 +77,13 @@ class LaneMending:
 
     Args:
         store: The open store.
-        loading: Brings into memory what belongs into a lane.
+        reviving: Brings into memory what belongs into a lane.
         timers: Told of due times that were entered.
     """
 
-    def __init__(self, store: Store, loading: Loading, timers: Timers) -> None:
+    def __init__(self, store: Store, reviving: Reviving, timers: Timers) -> None:
         self._store = store
-        self._loading = loading
+        self._reviving = reviving
         self._timers = timers
 
     async def mend(self, partition: Partition, key_text: str, ids: Sequence[bytes]) -> list[str]:
@@ -135,7 +135,7 @@ class LaneMending:
         )
         over = await self._over(partition, listed)
         others = [raw_id for raw_id in dict.fromkeys((*listed, *ids)) if raw_id not in known]
-        found, waits, claims = await self._loading.read(partition, others)
+        found, waits, claims = await self._reviving.read(partition, others)
         strangers = [each for each in found if _belongs(each, lane.key_text, since_ms)]
         due = await self._missing_due(partition, [*waiting, *(each.raw_id for each in strangers)])
         waits.update(due)
@@ -190,7 +190,7 @@ class LaneMending:
         for each in looked.strangers:
             if each.raw_id in lane.partition.open:
                 continue
-            invocation = self._loading.adopt(lane, each, looked.waits, looked.claims)
+            invocation = self._reviving.adopt(lane, each, looked.waits, looked.claims)
             lane.queue.insert(_place(lane, each.raw_id, looked.taken_in), invocation)
             did.append(f"took {lane.partition.invocation_id(each.raw_id)} into its lane")
         return did

@@ -31,8 +31,8 @@ from ..journal.records import Accepted, Cancelled, Completed, Failed, Killed, Re
 from ..journal.repair_order import NAMED_MAX, RepairOrder
 from ..journal.requests import Request
 from .failures import refused
+from .found_invocations import is_over, is_scheduled
 from .lane_mending import FOR_EVER, LaneMending, loaded
-from .loading import is_over, is_scheduled
 from .partition import OwnershipLost
 from .replies import answer
 

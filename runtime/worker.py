@@ -27,6 +27,7 @@ from .effect_parts import EffectParts
 from .effects import Effects
 from .errands import Errands
 from .execution import Execution
+from .finding import Finding
 from .idle import Idle, Parts
 from .inbox_reader import InboxReader
 from .intake import CALLS_PER_SLOT, Intake
@@ -47,6 +48,7 @@ from .reads import Reads, Serving
 from .replies import refuse
 from .residency import Residency
 from .retention import Retention
+from .reviving import Reviving
 from .signal_boxes import SignalBoxes
 from .signal_delivery import SignalDelivery
 from .signal_intake import SignalIntake
@@ -109,7 +111,9 @@ class Worker:
         self._outbox = Outbox(store, self.lost_messages, keep_ms)
         self._residency = Residency(settings.resident_lanes)
         self._retention = Retention(store, self._partitions, sweep_seconds=settings.sweep_seconds)
-        self._loading = Loading(store, self._errands, self._timers, self.ready)
+        self._reviving = Reviving(store, self._timers)
+        self._finding = Finding(store, self._errands, self._reviving)
+        self._loading = Loading(store, self._errands, self._reviving, self.ready)
         self._reads = Reads(app, store, read_limiter, settings.payload_limit_bytes)
         self._probes = Probes(store, self._partition_of)
         self._pauses = Pauses(store, self._errands)
@@ -120,7 +124,7 @@ class Worker:
         self._execution = Execution(settings, self._timers, self._limiter)
         self._inboxes = InboxReader(store, self._intake, self._errands, self._partitions)
         self._blob_sweep = BlobSweep(store, self._partitions)
-        lanes = LaneMending(store, self._loading, self._timers)
+        lanes = LaneMending(store, self._reviving, self._timers)
         dockets = self.effect_parts.mending
         self._mending = Mending(store, self._errands, lanes, self._inboxes, self._waits, self._outbox, dockets)
         self._leases = LeaseThread(
@@ -159,11 +163,11 @@ class Worker:
         intake.signals = SignalIntake(store, errands, self._boxes, delivery)
         intake.deciding = self.effect_parts.deciding
         intake.reconciling = self.effect_parts.reconciling
-        intake.cancelling = Cancelling(store, errands, self._loading)
+        intake.cancelling = Cancelling(store, errands, self._reviving)
         intake.cancelling.dockets = self.effect_parts.dockets
         intake.pauses = self._pauses
         intake.probes = self._probes
-        intake.attaching = Attaching(store, errands, self._loading.read_records, self._probes.attached)
+        intake.attaching = Attaching(store, errands, self._reviving.read_records, self._probes.attached)
         return intake
 
     @property
@@ -300,7 +304,7 @@ class Worker:
             else:
                 self._waits.fire(partition, invocation)
         if elsewhere:
-            self._loading.find(partition, elsewhere)
+            self._finding.find(partition, elsewhere)
 
     def due_in(self, partition: Partition, delay_ms: int) -> None:
         """Ask in a while what is due."""
@@ -318,11 +322,11 @@ class Worker:
         done: Callable[[FirstArguments | None], None],
     ) -> None:
         """Read the arguments of a former call."""
-        self._loading.find_arguments(partition, key_text, entry, done)
+        self._finding.find_arguments(partition, key_text, entry, done)
 
     def find_parked(self, lane: Lane, raw_id: bytes, done: Callable[[], None]) -> None:
         """Bring an invocation into memory that an owner before has set aside."""
-        self._loading.find_parked(lane, raw_id, done)
+        self._finding.find_parked(lane, raw_id, done)
 
     async def look_for_due(self) -> None:
         """Ask the store now what time it is in each partition and what is due by it, as the sweep does each second."""

@@ -23,7 +23,7 @@ from keylane import (
     VirtualObject,
 )
 from keylane.journal.key import parse_id
-from keylane.runtime.loading import _NO_EXTRAS
+from keylane.runtime.reviving import NO_EXTRAS
 
 pytestmark = pytest.mark.anyio
 
@@ -253,11 +253,11 @@ async def test_what_was_found_due_before_its_cancel_does_not_enter_its_lane(runt
         for each in runtime.worker.partitions
         if (each.space.type_name, each.number) == (invocation.type_name, invocation.partition)
     ]
-    loading = runtime.worker._loading
-    (found,), _, _ = await loading.read(partition, [invocation.raw])
+    worker = runtime.worker
+    (found,), _, _ = await worker._reviving.read(partition, [invocation.raw])
     await handle.cancel(timeout=10)
 
-    loading._take_found(partition, found, _NO_EXTRAS)
+    worker._finding._take_found(partition, found, NO_EXTRAS)
 
     assert invocation.raw not in partition.open
     assert await runtime.client.call(status, "acme/a", timeout=10) == "none"

@@ -15,7 +15,7 @@ from keylane.journal.key import parse_id
 from keylane.journal.lane_reading import OpenInvocation
 from keylane.journal.store import Store
 from keylane.objects.verdicts import Accepted, UnknownTarget
-from keylane.runtime import loading, signal_intake
+from keylane.runtime import reviving, signal_intake
 from tests.faults.harness import eventually_answers
 
 pytestmark = pytest.mark.anyio
@@ -66,7 +66,7 @@ async def test_a_cancel_finds_what_one_reading_has_missed(
     """Told that nothing is known of it, its caller would leave it asleep for an hour."""
     invocation_id = await left_waiting(store_url, namespace, nap)
     async with Runtime(App(sleeper), store=store_url, namespace=namespace) as runtime:
-        looked_for = blind(monkeypatch, loading, 1)
+        looked_for = blind(monkeypatch, reviving, 1)
         report = await runtime.client.cancel(invocation_id, timeout=10)
 
     assert report.outcome == "cancelled"

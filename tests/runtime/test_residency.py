@@ -27,7 +27,7 @@ from keylane.journal.key import new_invocation_id, parse_id
 from keylane.journal.record_bytes import encode
 from keylane.journal.records import Paused, PauseReason
 from keylane.journal.requests import Request, RequestKind
-from keylane.runtime import loading
+from keylane.runtime import finding
 from keylane.runtime.intake import Intake
 from keylane.runtime.lane import Lane
 from keylane.runtime.partition import Partition
@@ -260,7 +260,7 @@ async def test_a_lane_stays_while_an_errand_is_about_to_go_on_with_it(
     with pytest.raises(InvocationPaused) as paused:
         await runtime.client.call(stumble_aside, "acme/errand")
     broken.clear()
-    read_invocations = loading.read_invocations
+    read_invocations = finding.read_invocations
     lanes: list[Lane] = []
 
     async def slowly(*arguments: Any) -> Any:
@@ -270,7 +270,7 @@ async def test_a_lane_stays_while_an_errand_is_about_to_go_on_with_it(
         lanes.append(lanes_of(runtime)["acme/errand"])
         return await read_invocations(*arguments)
 
-    monkeypatch.setattr(loading, "read_invocations", slowly)
+    monkeypatch.setattr(finding, "read_invocations", slowly)
     assert paused.value.invocation_id is not None
     await runtime.client.resume(paused.value.invocation_id, by="tests", reason="repaired")
     assert await runtime.client.attach(paused.value.invocation_id, int).result(timeout=10) == 1
