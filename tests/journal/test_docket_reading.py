@@ -16,6 +16,7 @@ from keylane.journal.reading import inspect
 from keylane.journal.store import Store
 from keylane.journal.types_registry import register_types
 from keylane.runtime import docket as owners
+from tests.runtime.shell_command import run
 
 from .ledgers import START_MS, effect, proposal, put_effect, put_proposal
 
@@ -149,6 +150,13 @@ async def test_what_is_told_of_an_object_says_where_not_all_was_looked_at(
     await store.call("DEL", space.effects(KEY))
     await fill(store, space, 100)
     assert not (await inspect(store, space, Key.parse(KEY))).is_docket_cut
+
+
+async def test_the_command_says_it_too(store: Store, space: PartitionSpace, store_url: str, namespace: str) -> None:
+    """Below what it has seen that is open."""
+    await fill(store, space, DOCKET_MAX * 2)
+    told = run("inspect", "Order", KEY, "--store", store_url, "--namespace", namespace)
+    assert "it has more effects or proposals than were looked at" in told.out
 
 
 async def test_a_reading_that_reached_the_end_is_not_cut(store: Store, space: PartitionSpace) -> None:
