@@ -158,43 +158,46 @@ def build_batch(
         commits: What to apply, in order.
         numbering: Gives their messages their numbers.
     """
-    keys: list[bytes] = []
     letters = ["-"] * FIXED_KEYS
+    #: The keys that the operations name, in order, and where they stand in the call.
     positions: dict[bytes, int] = {}
     words: list[Any] = []
     counting: _Counting | None = None
     for commit in commits:
         for operation in commit.operations:
-            if (fixed := FIXED.get(operation[0])) is not None:
-                letters[fixed[0]] = fixed[1]
-            letter = KEYED.get(operation[0])
+            verb = operation[0]
+            if verb in FIXED:
+                place, kind = FIXED[verb]
+                letters[place] = kind
+            letter = KEYED.get(verb)
             if letter is None:
-                words.extend(operation)
+                words += operation
                 continue
             key = operation[1]
             position = positions.get(key)
             if position is None:
-                keys.append(key)
+                position = positions[key] = len(positions) + 7
                 letters.append(letter)
-                position = positions[key] = len(keys) + 6
             elif letter != "-":
                 letters[position - 2] = letter
-            if letter != "x":
-                words += (operation[0], position, *operation[2:])
+            if letter == "x":
+                counting = counting or _Counting(numbering or Numbering(space))
+                words += (verb, position, *counting.spell(operation))
                 continue
-            if counting is None:
-                counting = _Counting(numbering or Numbering(space))
-            words += (operation[0], position, *counting.spell(operation))
+            words += operation
+            # Its key, which stands behind the verb.
+            words[1 - len(operation)] = position
     if counting is not None:
         if space.sent not in positions:
-            keys.append(space.sent)
             letters.append("h")
-            positions[space.sent] = len(keys) + 6
+            positions[space.sent] = len(positions) + 7
         words += counting.words(positions[space.sent])
-    head = ("FCALL", function, 6 + len(keys), space.owner, space.due, space.runnable, space.inbox)
-    head += (space.answer_channel, space.undecodable)
-    stamp = (tenure.epoch, tenure.token, number, serial, built_on, "".join(letters))
-    batch = Batch(number, serial, commits, (*head, *keys, *stamp, *words))
+    call = (
+        "FCALL", function, 6 + len(positions),
+        space.owner, space.due, space.runnable, space.inbox, space.answer_channel, space.undecodable, *positions,
+        tenure.epoch, tenure.token, number, serial, built_on, "".join(letters), *words,
+    )  # fmt: skip
+    batch = Batch(number, serial, commits, call)
     return batch if counting is None else counting.noted(batch)
 
 

@@ -83,7 +83,9 @@ class Committer:
     def commit_waits(self, writer: PartitionWriter) -> None:
         """Note that a partition has one commit more to send."""
         self._waiting += 1
-        self.wake(writer)
+        self._ready[writer] = None
+        if self._idle is not None:
+            self._look()
         if self._waiting >= self._mid_turn and self._turns_in_flight < TURNS_IN_FLIGHT and not self._failures:
             self._send_turn()
             self._link.flush()
@@ -91,11 +93,7 @@ class Committer:
     def wake(self, writer: PartitionWriter) -> None:
         """Note that a partition has something to send."""
         self._ready[writer] = None
-        idle = self._idle
-        if idle is not None:
-            self._idle = None
-            if not idle.done():
-                idle.set_result(None)
+        self._look()
 
     def forget(self, writer: PartitionWriter) -> None:
         """Leave a partition to the committer of another server."""
@@ -126,7 +124,8 @@ class Committer:
         sent: list[tuple[PartitionWriter, Batch]] = []
         for writer in ready:
             if writer.lost is None and writer not in self._refused and writer not in self._full:
-                sent.extend((writer, batch) for batch in writer.next_batches(self._function))
+                for batch in writer.next_batches(self._function):
+                    sent.append((writer, batch))  # noqa: PERF401, as a rule there is one, and a generator costs more
         if not sent:
             return
         turn = _Turn(len(sent))

@@ -324,13 +324,15 @@ class Lane:
         if not isinstance(error, StoreFull) or self.running in taken:
             self._settled(None, done, now_ms, error)
             return
-        self._count()
+        self._unsettled -= 1
+        self._settled_count += 1
         done(now_ms, error)
         turn_away_waiting(self.partition, self, error)
         self._let_through(error)
 
     def _settled(self, delta: Delta | None, done: CommitDone | None, now_ms: int, error: BaseException | None) -> None:
-        self._count()
+        self._unsettled -= 1
+        self._settled_count += 1
         if error is None:
             self.partition.saw_time(now_ms)
             if delta:
@@ -344,11 +346,8 @@ class Lane:
                 self.large.forget_all()
         if done is not None:
             done(now_ms, error)
-        self._let_through(self.error)
-
-    def _count(self) -> None:
-        self._unsettled -= 1
-        self._settled_count += 1
+        if self._gates or self.error is not None:
+            self._let_through(self.error)
 
     def _let_through(self, error: BaseException | None) -> None:
         """Tell those who have waited for what is settled by now."""
