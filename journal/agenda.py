@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from .facts import often_made
 from .fields import Layout, a_text, decode_tagged, one_of, pack
 
 
@@ -26,6 +27,7 @@ class AgendaKind(StrEnum):
 FORGOTTEN: Final = frozenset({AgendaKind.OLD_EFFECT, AgendaKind.OLD_PROPOSAL, AgendaKind.RESERVED})
 
 
+@often_made
 @dataclass(frozen=True, slots=True)
 class AgendaItem:
     """One effect or proposal of an object, as the partition's indexes name it.

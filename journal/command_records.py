@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TypeAlias
 
+from .facts import often_made
 from .outcomes import Failure
 from .place import Place
 
@@ -35,6 +36,7 @@ class ModelUsage:
     lost: int = 0
 
 
+@often_made
 @dataclass(frozen=True, slots=True)
 class StepCompleted:
     """A step returned; its result is never computed again.
@@ -105,6 +107,7 @@ class StepFailed:
     notes: tuple[bytes, ...] = ()
 
 
+@often_made
 @dataclass(frozen=True, slots=True)
 class MessageSent:
     """A message to an object that nobody waits for; it left in the same commit.
@@ -132,6 +135,7 @@ class MessageSent:
     notes: tuple[bytes, ...] = ()
 
 
+@often_made
 @dataclass(frozen=True, slots=True)
 class CallStarted:
     """A call of another object, which left in the same commit; the invocation waits for the reply from here on.
@@ -171,6 +175,7 @@ class CallStarted:
         return not self.handler
 
 
+@often_made
 @dataclass(frozen=True, slots=True)
 class CallCompleted:
     """The reply to a call: the encoded outcome, which is what the call gives in every replay."""
@@ -179,6 +184,7 @@ class CallCompleted:
     outcome: bytes
 
 
+@often_made
 @dataclass(frozen=True, slots=True)
 class TimerSet:
     """The invocation sleeps from here on; when the timer is due stands with the due times of the partition."""
@@ -206,6 +212,7 @@ class AwakeableMade:
     notes: tuple[bytes, ...] = ()
 
 
+@often_made
 @dataclass(frozen=True, slots=True)
 class WaitStarted:
     """The invocation waits from here on for a signal, or for the completion of an awakeable.
@@ -229,6 +236,7 @@ class WaitStarted:
     releases: bool = False
 
 
+@often_made
 @dataclass(frozen=True, slots=True)
 class WaitCompleted:
     """What was waited for came, or was there already, in which case no record that begins the wait goes before.
@@ -271,6 +279,7 @@ class WaitWithdrawn:
     notes: tuple[bytes, ...] = ()
 
 
+@often_made
 @dataclass(frozen=True, slots=True)
 class EffectStarted:
     """The invocation waits from here on for the outcome of an effect; the effect itself lies with its object.

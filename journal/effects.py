@@ -19,7 +19,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, Final, TypeAlias
 
-from .copies import copier
+from .facts import copier, often_made
 from .fields import (
     Layout,
     a_flag,
@@ -79,6 +79,7 @@ class Unknown:
 EffectOutcome: TypeAlias = Outcome | Unknown
 
 
+@often_made
 @dataclass(frozen=True, slots=True)
 class Waiter:
     """An invocation that waits for an outcome or a decision.
@@ -94,6 +95,7 @@ class Waiter:
     takes_unknown: bool = False
 
 
+@often_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectEntry:
     """One effect of an object.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from .facts import often_made
 from .fields import Layout, a_number, a_text, decode_tagged, nested, one_of, pack
 
 
@@ -39,6 +40,7 @@ class EventKind(StrEnum):
     CONSUMED = "consumed"
 
 
+@often_made
 @dataclass(frozen=True, slots=True)
 class Happened:
     """One thing that happened to an effect or a proposal.
@@ -58,6 +60,7 @@ class Happened:
     by: str = ""
 
 
+@often_made
 @dataclass(frozen=True, slots=True)
 class LedgerEvent:
     """An entry of a partition's ledger, or of its alerts.

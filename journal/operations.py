@@ -9,6 +9,7 @@ from .agenda import AgendaItem
 from .batch import Operation
 from .blobs import member_of
 from .effects import EffectEntry
+from .facts import often_made
 from .fields import pack
 from .keyspace import PartitionSpace
 from .ledger import LedgerEvent
@@ -25,6 +26,7 @@ from .snapshots import encode_values
 Delta = dict[str, bytes | None]
 
 
+@often_made
 @dataclass(frozen=True, slots=True)
 class StateChange:
     """What a commit does to an object's state: a delta, or all of it at once as a snapshot.

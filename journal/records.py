@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from .command_records import Command
+from .facts import often_made
 from .messages import Caller
 from .outcomes import Failure
 from .place import Place
@@ -34,6 +35,7 @@ class PauseReason(StrEnum):
     COMPENSATION_FAILED = "compensation_failed"
 
 
+@often_made
 @dataclass(frozen=True, slots=True)
 class Accepted:
     """The owner took the invocation in; nothing of it has run.
@@ -107,6 +109,7 @@ class Failed:
     error: Failure
 
 
+@often_made
 @dataclass(frozen=True, slots=True)
 class Finished:
     """The whole of a short invocation, accepted and ended in one commit.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..journal import operations
 from ..journal.agenda import AgendaItem, AgendaKind
 from ..journal.effects import IN_QUESTION, LIFE_MAX, EffectEntry, EffectState, Unknown, encode_effect_outcome
+from ..journal.facts import often_made
 from ..journal.ledger import EventKind, Happened, LedgerEvent
 from ..objects.receivers import qualified_id
 from ..objects.recovery import Contract, contract_under
@@ -30,6 +31,7 @@ VALUE_LIMIT_BYTES: Final = 65_536
 DETAIL_CHARACTERS: Final = 500
 
 
+@often_made
 @dataclass(frozen=True, slots=True)
 class Change:
     """A change of one effect.
