@@ -35,6 +35,16 @@ def check_unpacked(what: str, name: str, value: object, limit_bytes: int) -> Non
         raise PayloadTooLarge(f"{what} {name}".rstrip(), len(value), limit_bytes)
 
 
+def check_packed(what: str, name: str, packed: bytes, limit_bytes: int) -> None:
+    """Refuse a value that is too large to be written.
+
+    Raises:
+        PayloadTooLarge: It is above the limit.
+    """
+    if len(packed) > limit_bytes:
+        raise PayloadTooLarge(f"{what} {name}".rstrip(), len(packed), limit_bytes)
+
+
 def check_text(what: str, given: object) -> None:
     """Refuse what is no text before it is written where its reader expects one.
 

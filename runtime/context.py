@@ -23,7 +23,7 @@ from ..journal.records import Record
 from ..journal.restarting import what_counts
 from ..objects.receivers import Effect
 from ..objects.types import boundary_of
-from .bounds import SHORT_NAME, STATE_NAMES_MAX, check_name, check_state, check_unpacked, check_written
+from .bounds import SHORT_NAME, STATE_NAMES_MAX, check_name, check_packed, check_state, check_unpacked, check_written
 from .checkpoints import count_kept_back
 from .combinators import Completions, Group, check_awaitables, drop, gather, select
 from .compensation import compensation
@@ -225,9 +225,10 @@ class ExclusiveContext(EffectingContext):
         if boundary is None:
             form = _form_of(value) if type is None else type
             boundary = boundary_of(form, where=f"state {name}", refusal=InvalidOutput)
-        check_unpacked("state", name, value, self._lane.partition.payload_limit_bytes)
+        limit_bytes = self._lane.partition.payload_limit_bytes
+        check_unpacked("state", name, value, limit_bytes)
         packed = boundary.dump(value)
-        self._steps.check_size(f"state {name}", packed)
+        check_packed("state", name, packed, limit_bytes)
         written = len(self._lane.queued) + len(self.writes)
         if (len(packed) > USUAL_BYTES or written >= STATE_NAMES_MAX) and not self.is_replaying:
             check_state(self._lane, self.writes, name, packed)

@@ -30,7 +30,7 @@ from ..journal.records import PauseReason
 from ..journal.standing import Status
 from .aside import step_aside
 from .blocking_context import BlockingExclusiveContext
-from .bounds import check_unpacked, has_too_many_records, why_too_many
+from .bounds import check_packed, check_unpacked, has_too_many_records, why_too_many
 from .cancel_delivery import is_due, is_only_cancelled, stopped, was_told
 from .compensation import is_begun, undo
 from .context import ExclusiveContext
@@ -238,7 +238,7 @@ class Execution:
             raise ctx.interrupted_by
         check_unpacked("result", "", value, self._details_limit_bytes)
         packed = handler.output.dump(value)
-        self.steps.check_size("result", packed)
+        check_packed("result", "", packed, self._details_limit_bytes)
         return packed
 
     async def _returned(self, ctx: ExclusiveContext, invocation: Invocation, coroutine: Any) -> Any:

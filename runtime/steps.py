@@ -38,7 +38,7 @@ from ..journal.errors import (
 from ..journal.futures import resolve
 from ..journal.place import format_place, place_bytes
 from ..journal.records import PauseReason, Record
-from .bounds import SHORT_NAME, check_name, check_unpacked, has_too_many_records, why_too_many
+from .bounds import SHORT_NAME, check_name, check_packed, check_unpacked, has_too_many_records, why_too_many
 from .cancel_delivery import cascade, is_due, told
 from .checkpoints import IN_FLIGHT_MAX, keep_back
 from .commands import diverge, park
@@ -93,15 +93,6 @@ class Steps:
     def now(self, partition: Partition) -> datetime:
         """Return a partition's time."""
         return datetime.fromtimestamp(partition.now_ms() / 1000, tz=UTC)
-
-    def check_size(self, what: str, packed: bytes) -> None:
-        """Refuse a value that is too large to be written.
-
-        Raises:
-            PayloadTooLarge: It is above the limit.
-        """
-        if len(packed) > self._payload_limit_bytes:
-            raise PayloadTooLarge(what, len(packed), self._payload_limit_bytes)
 
     async def run(
         self,
@@ -288,7 +279,10 @@ class Steps:
                 await self.record(ctx, lane, invocation, fact, [])
                 lane.partition.meters.model_asked(invocation, fact, is_again=is_again)
             try:
-                with lane.partition.spans.step(invocation, plan.name, attempt):
+                if lane.partition.spans.is_on:
+                    with lane.partition.spans.step(invocation, plan.name, attempt):
+                        packed = await self._attempt(plan)
+                else:
                     packed = await self._attempt(plan)
             except TerminalError as error:
                 if plan.on_exhausted == "park":
@@ -313,17 +307,19 @@ class Steps:
                 return await self._write(ctx, lane, invocation, fact)
 
     async def _attempt(self, plan: StepPlan) -> bytes:
-        if plan.timeout is None:
-            value = await self._call(plan)
-        else:
+        if plan.timeout is not None:
             with anyio.fail_after(plan.timeout.total_seconds()):
                 value = await self._call(plan)
+        elif plan.is_coroutine:
+            value = await plan.action(*plan.arguments)
+        else:
+            value = await self._call(plan)
         try:
             if plan.asks is not None:
                 value = plan.asks.take(plan.name, value)
             check_unpacked("step", plan.name, value, self._payload_limit_bytes)
             packed = plan.boundary.dump(value)
-            self.check_size(f"step {plan.name}", packed)
+            check_packed("step", plan.name, packed, self._payload_limit_bytes)
         except (InvalidOutput, PayloadTooLarge) as error:
             # Running it again would give the same kind of value, and perhaps the outside action twice.
             raise TerminalError(error.message, code=error.code, details=fields_of(error)) from error
