@@ -237,10 +237,15 @@ class Worker:
         sweeps = (self._sweep, self._retention.run, self._blob_sweep.run, self._tick, self.effect_parts.agenda.run)
         for task in (self._timers.run, self._inboxes.run, self._outbox.run, self._ownership.run, *sweeps):
             tasks.start_soon(task)
-        await tasks.start(subscription.run)
-        with anyio.move_on_after(FIRST_LOOK_SECONDS):
-            await self._ownership.opened.wait()
-            await self._opened()
+        try:
+            await tasks.start(subscription.run)
+            with anyio.move_on_after(FIRST_LOOK_SECONDS):
+                await self._ownership.opened.wait()
+                await self._opened()
+        except BaseException:
+            # What was taken until then would have to be waited out by others.
+            await self._hand_over()
+            raise
 
     async def _opened(self) -> None:
         """Wait until what was acquired at the first look is open."""
@@ -251,10 +256,13 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Hand everything over and stop."""
+        await self._hand_over()
+        await self._stack.aclose()
+
+    async def _hand_over(self) -> None:
         with anyio.CancelScope(shield=True):
             if not self.is_dead:
                 await self._ownership.drain()
-        await self._stack.aclose()
 
     def force(self, how: Literal["suspend", "replay"] | None) -> None:
         """Have each handler suspended at every wait, or replayed at every record; for tests."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import anyio
@@ -20,7 +21,10 @@ from keylane import (
     StoreError,
     VirtualObject,
 )
+from keylane.journal.leases import acquire
+from keylane.journal.tenure import Acquired
 from keylane.objects.settings import Settings
+from keylane.runtime import ownership
 from keylane.runtime.partition import Phase
 
 pytestmark = pytest.mark.anyio
@@ -81,6 +85,26 @@ async def test_a_timeout_round_the_runtime_hands_everything_over(store_url: str,
             assert await runtime.client.call(fine, "acme/a") == "fine"
             await anyio.sleep_forever()
     assert time.monotonic() - started < 20
+    await _released(store_url, namespace)
+
+
+@pytest.mark.parametrize("taken", [1, 3, 4])
+async def test_a_start_that_is_cut_short_hands_over_what_it_has_taken(
+    store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    """Also what it has asked for by then; others would have to wait its lease out."""
+    numbers = count(1)
+
+    async def acquired(*args: Any, **options: Any) -> Acquired | None:
+        if next(numbers) == taken:
+            scope.cancel()
+        return await acquire(*args, **options)
+
+    monkeypatch.setattr(ownership, "acquire", acquired)
+    with anyio.CancelScope() as scope:
+        async with Runtime([door], store=store_url, namespace=namespace):
+            await anyio.sleep_forever()
+    assert next(numbers) > taken
     await _released(store_url, namespace)
 
 
