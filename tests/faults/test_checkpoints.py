@@ -19,7 +19,7 @@ from .fault_points import Action, Fault, Moment
 from .harness import StoreServer, eventually
 from .worker_process import WorkerProcess
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.counts_runs]
 
 APP = "tests.faults.checkpoint_objects:app"
 KEY = "acme/one"

@@ -20,7 +20,7 @@ from .fault_points import Action, Fault, Moment
 from .harness import StoreServer
 from .worker_process import WorkerProcess
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.counts_runs]
 
 APP = "tests.killed_catalogue:app"
 KEY = "acme/t"
