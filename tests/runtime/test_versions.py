@@ -140,7 +140,9 @@ async def test_what_needed_a_version_goes_on_by_itself_where_that_is_deployed(st
         await wake(runtime)
         await status(runtime.client.attach(invocation_id, str), "paused")
     async with opened(store_url, namespace, desk([1, 2])) as runtime:
-        assert await runtime.client.attach(invocation_id, str).result(timeout=10) == "a by 2"
+        handle = runtime.client.attach(invocation_id, str)
+        await status(handle, "completed")
+        assert await handle.result(timeout=10) == "a by 2"
         assert await runtime.client.call("Desk", "acme/d", "work", "b", timeout=10) == "b by 2"
     assert trail == ["a 2", "b 2"]
 
