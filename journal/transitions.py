@@ -91,6 +91,8 @@ def advance(standing: Standing | None, record: Record) -> Standing:
     if isinstance(record, StepCompleted) and _is_plain(standing) and record.index == standing.steps:
         # What most records are, and what the longest way below would come to.
         return Standing(_RUNNING, standing.records + 1, standing.steps + 1, standing.attempts, error=standing.error)
+    if isinstance(record, Completed) and _is_plain(standing):
+        return ended(standing, Status.COMPLETED, standing.error)
     if standing.status in TERMINAL:
         raise illegal(standing, record, "a terminal status is final")
     match record:

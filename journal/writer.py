@@ -93,6 +93,8 @@ class PartitionWriter:
         self._rests = False
         #: Gives messages their numbers as their batch is spelled.
         self.numbering = Numbering(space)
+        #: Told of the partition's time with each answer, ahead of those who wait for it; must not raise.
+        self.on_time: Callable[[int], None] | None = None
         #: Told of the messages of each batch once they are durable; must not raise.
         self.on_posted: Callable[[list[Posted]], None] | None = None
         #: Told how many commits a batch had and how many seconds it took, once it is durable; must not raise.
@@ -224,6 +226,8 @@ class PartitionWriter:
         self.applied_serial = batch.serial
         if batch.counted:
             self.numbering.applied(batch.counted)
+        if self.on_time is not None:
+            self.on_time(now)
         for commit in batch.commits:
             _tell(commit, now, None)
         if batch.posted and self.on_posted is not None:

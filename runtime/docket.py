@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ..journal import operations
 from ..journal.codec import Undecodable
@@ -133,17 +133,17 @@ class Dockets:
         await future
 
 
-def docket_words(space: PartitionSpace, key_text: str) -> tuple[Any, ...]:
-    """Return the question whether there is anything in an object's docket."""
-    return ("EXISTS", space.effects(key_text), space.proposals(key_text))
+def docket_keys(space: PartitionSpace, key_text: str) -> tuple[bytes, bytes]:
+    """Return where an object's effects and its proposals lie; what has none of either has no such key."""
+    return space.effects(key_text), space.proposals(key_text)
 
 
-def note_if_none(lane: Lane, found: object) -> None:
-    """Take note that an object has neither effects nor proposals, where the store says so while its lane is read.
+def note_no_docket(lane: Lane) -> None:
+    """Take note that an object has neither effects nor proposals: the store has said so while its lane was read.
 
     Nobody writes to a docket that is not in memory, so that nothing can have come into it meanwhile.
     """
-    if found == 0 and lane.docket is None:
+    if lane.docket is None:
         lane.docket = Docket(lane.partition.space, lane.key_text, {}, {})
 
 
@@ -157,7 +157,7 @@ async def read_docket(store: Store, space: PartitionSpace, key_text: str) -> Doc
         WrongKeyType: A foreign key stands where it belongs.
         KeylaneError: Something in it can't be decoded by this code, which leaves it where it is.
     """
-    effects_key, proposals_key = space.effects(key_text), space.proposals(key_text)
+    effects_key, proposals_key = docket_keys(space, key_text)
     effects: dict[str, EffectEntry] = {}
     proposals: dict[str, ProposalEntry] = {}
     try:

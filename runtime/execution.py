@@ -137,8 +137,9 @@ class Execution:
             park(lane, invocation)
             return
         _begin(lane, invocation)
-        task = None if invocation.handler.is_blocking else asyncio.current_task()
-        ctx = ExclusiveContext(lane, invocation, self.steps, self.messages, task)
+        task = asyncio.current_task()
+        own_task = None if invocation.handler.is_blocking else task
+        ctx = ExclusiveContext(lane, invocation, self.steps, self.messages, own_task)
         try:
             if lane.is_outdated:
                 await bring_up_to_date(ctx, lane, invocation)
@@ -153,7 +154,7 @@ class Execution:
             self._unwound(lane, invocation)
             return
         try:
-            invocation.task = asyncio.current_task()
+            invocation.task = task
             if lane.partition.spans.is_on:
                 with lane.partition.spans.running(invocation):
                     packed = await self._result(invocation, ctx, arguments)

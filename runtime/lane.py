@@ -334,7 +334,6 @@ class Lane:
         self._unsettled -= 1
         self._settled_count += 1
         if error is None:
-            self.partition.saw_time(now_ms)
             if delta:
                 apply(self.durable, delta)
         elif self.error is None:

@@ -13,7 +13,7 @@ from ..journal.errors import InternalError, KeylaneError, StoreError, StoreUnava
 from ..journal.lane_reading import LaneContents, aside_words, read_lane
 from ..journal.records import PauseReason, Resumed
 from ..journal.snapshots import FIRST_READ_ENTRIES, Entry, fold, is_whole, newest_words
-from .docket import docket_words, note_if_none
+from .docket import docket_keys, note_no_docket
 from .endings import resumption, skips
 from .found_invocations import has_left, is_over
 from .invocation import Hold, Invocation
@@ -61,16 +61,30 @@ class Loading:
         space, submit = lane.partition.space, self._store.submit
         answers: list[Any] = []
         submit(newest_words(space, lane.key_text), answers.append)
-        submit(aside_words(space, lane.key_text), answers.append)
-        if lane.partition.virtual_object.effects:
-            submit(docket_words(space, lane.key_text), partial(note_if_none, lane))
+        submit(_beside_words(lane), answers.append)
         submit(("LRANGE", space.lane(lane.key_text), 0, -1), partial(self._looked, lane, answers))
 
     def _looked(self, lane: Lane, answers: list[Any], ids: Any) -> None:
-        newest = cast("list[Entry]", answers[0]) if answers and isinstance(answers[0], list) else None
-        if newest is None or ids != [] or answers[1:] != [[]] or not is_whole(newest, FIRST_READ_ENTRIES):
+        newest, beside = answers
+        if beside == 0 and lane.partition.virtual_object.effects:
+            note_no_docket(lane)
+        if not isinstance(newest, list) or ids != [] or not is_whole(cast("list[Entry]", newest), FIRST_READ_ENTRIES):
             self._errands.add(partial(self._load_whole, lane))
-            return
+        elif beside == 0:
+            self._install_usual(lane, cast("list[Entry]", newest))
+        else:
+            # As a rule effects that are settled, which are read when somebody needs them.
+            seen = partial(self._looked_aside, lane, cast("list[Entry]", newest))
+            self._store.submit(aside_words(lane.partition.space, lane.key_text), seen)
+
+    def _looked_aside(self, lane: Lane, newest: list[Entry], aside: Any) -> None:
+        if aside == []:
+            self._install_usual(lane, newest)
+        else:
+            self._errands.add(partial(self._load_whole, lane))
+
+    def _install_usual(self, lane: Lane, newest: list[Entry]) -> None:
+        """Install a lane without open invocations, whose state its newest entries tell."""
         try:
             contents = LaneContents(fold(newest))
         except Undecodable as error:
@@ -179,6 +193,13 @@ class Loading:
             # It was parked as the holder of its lane, which stopped being runnable then.
             writes.append(operations.unpark(lane.key_text))
         lane.commit(writes)
+
+
+def _beside_words(lane: Lane) -> tuple[Any, ...]:
+    """Return the question whether anything lies beside an object: invocations that have left its lane, or a docket."""
+    space, key_text = lane.partition.space, lane.key_text
+    docket = docket_keys(space, key_text) if lane.partition.virtual_object.effects else ()
+    return ("EXISTS", space.set_aside(key_text), *docket)
 
 
 def _lacked_its_code(invocation: Invocation) -> bool:

@@ -129,6 +129,8 @@ class Partition:
     spans: Spans = NO_SPANS
     #: When it was taken over, while it has open work that has not gone on yet; of a clock of this process.
     taken_at: float | None = None
+    #: The history that the numbers of its messages belong to.
+    history: str = ""
 
     def __init__(
         self,
@@ -163,8 +165,6 @@ class Partition:
         #: Objects whose exclusive work is stopped, by key; all of them under the empty one.
         self.paused: dict[str, Pausing] = {}
         self.memory = store.memory_of(space)
-        #: The history that the numbers of its messages belong to.
-        self.history = ""
         self.server = self.writer.server
         self.doubt: DoubtSpan | None = None
         #: What was known of it when the tenure ended, to compare with what the store has.
@@ -189,6 +189,7 @@ class Partition:
         self._unread: dict[str, float] = {}
         self.in_hand = InHand(self.open, self.sleepers, self.parked)
         self._clock = PartitionClock(now_ms)
+        self.writer.on_time = self.saw_time
         self._lease_is_valid: Callable[[], bool] = _never
 
     @property

@@ -98,6 +98,22 @@ async def test_a_batch_is_bounded_by_its_operations(owner: Owner) -> None:
     assert max(map(len, batches)) == OPERATIONS_PER_BATCH
 
 
+async def test_the_time_of_an_answer_is_told_ahead_of_those_who_wait_for_it(owner: Owner) -> None:
+    """Once for a batch, so that what goes on with a commit knows the partition's time at which it was applied."""
+    told: list[str] = []
+    owner.writer.on_time = lambda now_ms: told.append(f"time {now_ms}")
+
+    def done(now_ms: int, error: BaseException | None) -> None:
+        told.append(f"commit {now_ms} {error}")
+
+    for _ in range(2):
+        owner.writer.commit(Commit([(b"a", owner.space.object("acme/a"), 2, b"w", b"word")], done))
+    await owner.answered()
+
+    (now_ms,) = {each.split()[1] for each in told}
+    assert told == [f"time {now_ms}", *[f"commit {now_ms} None"] * 2]
+
+
 async def test_a_batch_that_comes_again_is_answered_as_before_and_writes_nothing(owner: Owner) -> None:
     """For as long as the ring holds its answer; after that it is turned away."""
     first = by_hand(owner, 1, 1, 0)

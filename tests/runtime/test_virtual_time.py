@@ -200,6 +200,17 @@ async def test_the_time_of_a_partition_in_memory_does_not_go_back_either(runtime
     assert partition.now_ms() >= told + 60_000
 
 
+async def test_the_time_of_a_partition_in_memory_follows_the_answers_to_its_commits(runtime: Runtime) -> None:
+    """Its owner learns it with each batch, and asks for it nowhere else while it has something to write."""
+    partition = runtime.worker.partitions[0]
+    told = partition.now_ms()
+    assert partition.writer.on_time is not None
+
+    partition.writer.on_time(told + 60_000)
+
+    assert partition.now_ms() >= told + 60_000
+
+
 async def test_a_result_within_its_retention_is_still_there(runtime: Runtime, shift: Shift) -> None:
     """A retry of the same call is answered with it."""
     assert await runtime.client.call(count, KEY, idempotency_key="k") == 1
