@@ -159,9 +159,38 @@ def build_batch(
         numbering: Gives their messages their numbers.
     """
     letters = ["-"] * FIXED_KEYS
-    #: The keys that the operations name, in order, and where they stand in the call.
     positions: dict[bytes, int] = {}
     words: list[Any] = []
+    counting = _spell(commits, letters, positions, words, numbering or Numbering(space))
+    if counting is not None:
+        if space.sent not in positions:
+            letters.append("h")
+            positions[space.sent] = len(positions) + 7
+        words += counting.words(positions[space.sent])
+    call = (
+        "FCALL", function, 6 + len(positions),
+        space.owner, space.due, space.runnable, space.inbox, space.answer_channel, space.undecodable, *positions,
+        tenure.epoch, tenure.token, number, serial, built_on, "".join(letters), *words,
+    )  # fmt: skip
+    batch = Batch(number, serial, commits, call)
+    return batch if counting is None else counting.noted(batch)
+
+
+def _spell(
+    commits: list[Commit], letters: list[str], positions: dict[bytes, int], words: list[Any], numbering: Numbering
+) -> _Counting | None:
+    """Spell the operations of commits.
+
+    Args:
+        commits: What to apply, in order.
+        letters: Gets the letter of each key's type, from the second key of the call on.
+        positions: Gets the keys that the operations name, in order, and where they stand in the call.
+        words: Gets the operations.
+        numbering: Gives their messages their numbers.
+
+    Returns:
+        What was counted, None where nothing was.
+    """
     counting: _Counting | None = None
     for commit in commits:
         for operation in commit.operations:
@@ -181,24 +210,13 @@ def build_batch(
             elif letter != "-":
                 letters[position - 2] = letter
             if letter == "x":
-                counting = counting or _Counting(numbering or Numbering(space))
+                counting = counting or _Counting(numbering)
                 words += (verb, position, *counting.spell(operation))
                 continue
             words += operation
             # Its key, which stands behind the verb.
             words[1 - len(operation)] = position
-    if counting is not None:
-        if space.sent not in positions:
-            letters.append("h")
-            positions[space.sent] = len(positions) + 7
-        words += counting.words(positions[space.sent])
-    call = (
-        "FCALL", function, 6 + len(positions),
-        space.owner, space.due, space.runnable, space.inbox, space.answer_channel, space.undecodable, *positions,
-        tenure.epoch, tenure.token, number, serial, built_on, "".join(letters), *words,
-    )  # fmt: skip
-    batch = Batch(number, serial, commits, call)
-    return batch if counting is None else counting.noted(batch)
+    return counting
 
 
 def without_intake(commits: Iterable[Commit]) -> tuple[list[Commit], list[Commit]]:
