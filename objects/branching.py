@@ -156,10 +156,9 @@ class Branching(ABC):
         `async for done in ctx.as_completed(…): value = await done` raises what the branch raised. Branches that are
         left over go on, and are cancelled when the handler ends.
 
-        What may fail in a branch and go well the next time belongs in a step, or is caught in the branch. Else the loop
-        may record more of its own before it awaits the error. The next attempt, in which the branch does not fail, goes
-        on from there, and what the branch then writes to the state before its next command of ctx is taken for recorded
-        already, and is lost.
+        A branch that fails with what is retried, as all but a `TerminalError` is, ends the attempt as soon as the
+        handler waits for something else before it has awaited that branch: nothing may be recorded that the next
+        attempt, in which the branch may not fail, would not come to.
 
         Args:
             *awaitables: As for `gather`; a `DurableTask` comes back as the object that it is.

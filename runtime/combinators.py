@@ -74,7 +74,9 @@ class Completions:
     ) -> None:
         self._ctx = ctx
         self._conductor = conductor
-        branches, _ = _begin(conductor, here, awaitables)
+        branches, own = _begin(conductor, here, awaitables)
+        for branch in own:
+            branch.listeners.append(conductor.note_unseen)
         self._left = len(branches)
         self._tasks = {id(each.branch): each for each in awaitables if isinstance(each, BranchTask)}
         self._ends = Ends(conductor, branches)

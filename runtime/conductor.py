@@ -130,6 +130,7 @@ class Conductor(BranchTasks):
                 await self._ctx.unbroken("task", ends.next(here))
             finally:
                 ends.leave([branch])
+        self._unseen.discard(branch)
         if branch.error is not None:
             raise branch.error
         return branch.value
@@ -368,7 +369,7 @@ class Conductor(BranchTasks):
         if self._ctx.is_stale:
             self._ctx.end_stale()
             return
-        if self._is_failing and self._cut_off_next():
+        if self._has_failed_unseen() or (self._is_failing and self._cut_off_next()):
             return
         if self._turns:
             self._release(self._turns.popleft(), None)
@@ -388,6 +389,19 @@ class Conductor(BranchTasks):
             self._make(*self._wanting.popleft())
         if not self._journal.unsettled:
             self._rest()
+
+    def _has_failed_unseen(self) -> bool:
+        """End the attempt where a branch has failed so that another one follows, and all wait for something else.
+
+        The next attempt may not fail there, and would have to come to what is recorded meanwhile before the branch goes
+        on: what that wrote then would be taken for what those records have carried, and would be lost.
+        """
+        for branch in self._unseen:
+            if branch.error is not None and self._ctx.is_retried(branch.error):
+                self._ctx.interrupted_by = branch.error
+                self.stop(branch.error)
+                return True
+        return False
 
     @property
     def _is_failing(self) -> bool:

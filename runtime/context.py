@@ -16,7 +16,7 @@ from ..journal import codec
 from ..journal.blobs import is_reference
 from ..journal.codec import REFERENCE_BYTES
 from ..journal.command_records import Bare, CancelDelivered, Command
-from ..journal.errors import Fenced, InvalidOutput, Suspended
+from ..journal.errors import Fenced, InvalidOutput, PayloadTooLarge, Suspended, TerminalError
 from ..journal.key import parse_id
 from ..journal.place import place_in
 from ..journal.records import Record
@@ -128,7 +128,8 @@ class ExclusiveContext(EffectingContext):
         self._ended_by: BaseException | None = None
         self._is_closed = False
         self.step: str | None = None
-        self.interrupted_by: InterruptedStep | InterruptedWait | None = None
+        #: What ends this attempt in place of what the handler comes to.
+        self.interrupted_by: BaseException | None = None
         #: What recorded outcomes of calls have raised: no further attempt can end otherwise.
         self.recorded_errors: tuple[BaseException, ...] = ()
         #: Lets the branches of the handler go on, once it has made any.
@@ -527,6 +528,12 @@ class ExclusiveContext(EffectingContext):
             if self.conductor is None:
                 raise ForeignTask(call)
             self.conductor.here(call)
+
+    def is_retried(self, error: BaseException) -> bool:
+        """Return whether another attempt follows where the handler fails with an error, if its policy has any left."""
+        if isinstance(error, TerminalError | InvalidOutput | PayloadTooLarge):
+            return False
+        return not any(error is each for each in self.recorded_errors)
 
     def end(self, error: BaseException) -> BaseException:
         """End this run from within; the error is raised at each further durable point too."""

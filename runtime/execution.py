@@ -261,10 +261,7 @@ class Execution:
 
     def _goes_on_after(self, error: BaseException, ctx: ExclusiveContext, invocation: Invocation) -> bool:
         """Return whether an invocation goes on from its journal after its handler has failed."""
-        is_told = any(error is each for each in ctx.recorded_errors)
-        if isinstance(error, TerminalError | InvalidOutput | PayloadTooLarge) or is_told:
-            return False
-        if is_due(invocation) or was_told(invocation):
+        if not ctx.is_retried(error) or is_due(invocation) or was_told(invocation):
             return False
         policy = invocation.handler.retry or self._retry
         return policy.then != "fail" or not policy.is_spent(invocation.attempts + 1)

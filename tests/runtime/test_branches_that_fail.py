@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keylane import ObjectContext, RetryPolicy, Runtime, SharedContext, VirtualObject
+from keylane import ObjectContext, RetryPolicy, Runtime, SharedContext, TerminalError, VirtualObject
 from keylane.runtime import endings, execution
 from keylane.runtime.invocation import Invocation
 from keylane.runtime.lane import Lane
@@ -99,6 +99,62 @@ async def beside_a_retry(ctx: ObjectContext) -> None:
     async for done in ctx.as_completed(fails_once(), tries_again()):
         await done
         break
+
+
+@clumsy.handler
+async def unheeded(ctx: ObjectContext) -> None:
+    """Fail once in a branch while the loop that is to await it makes a command of its own."""
+
+    async def at_once() -> None:
+        return
+
+    async def fails_once() -> None:
+        failures[str(ctx.key)] += 1
+        if failures[str(ctx.key)] == 1:
+            raise ValueError("for once")
+        ctx.set("x", "written")
+
+    async for done in ctx.as_completed(at_once(), fails_once()):
+        await ctx.run("between", working)
+        await done
+
+
+@clumsy.handler
+async def looked_at_later(ctx: ObjectContext) -> str:
+    """Fail for good in a branch, and look at that behind another command."""
+
+    async def fails_for_good() -> None:
+        failures[str(ctx.key)] += 1
+        raise TerminalError("for good")
+
+    ended = [each async for each in ctx.as_completed(fails_for_good())]
+    await ctx.run("between", working)
+    try:
+        await ended[0]
+    except TerminalError as error:
+        return error.message
+    return "nothing"
+
+
+@clumsy.handler
+async def left_alone(ctx: ObjectContext) -> str:
+    """Leave the loop ahead of a branch that fails once."""
+
+    async def at_once() -> str:
+        return "first"
+
+    async def fails_once() -> None:
+        await ctx.sleep(0.01)
+        failures[str(ctx.key)] += 1
+        if failures[str(ctx.key)] == 1:
+            raise ValueError("for once")
+        ctx.set("x", "written")
+
+    async for done in ctx.as_completed(at_once(), fails_once()):
+        await done
+        break
+    await ctx.sleep(0.05)
+    return "ended"
 
 
 async def failing() -> None:
@@ -207,3 +263,26 @@ async def test_a_time_that_comes_while_a_failure_is_on_its_way_to_the_store_does
     await runtime.client.call(beside_a_retry, "acme/r", timeout=20)
     assert failures["acme/r"] == 2
     assert fired
+
+
+async def test_what_a_branch_writes_after_a_failure_that_nobody_awaited_is_kept(runtime: Runtime) -> None:
+    """What was recorded between the failure and its being raised says nothing of what the next attempt writes there."""
+    failures.clear()
+    await runtime.client.call(unheeded, "acme/u", timeout=20)
+    assert failures["acme/u"] > 1
+    assert await runtime.client.call(state, "acme/u") == "written"
+
+
+async def test_a_failure_for_good_waits_for_whoever_looks_at_it(runtime: Runtime) -> None:
+    """Each run has it, so that others may record what they do meanwhile."""
+    failures.clear()
+    assert await runtime.client.call(looked_at_later, "acme/l", timeout=20) == "for good"
+    assert failures["acme/l"] == 1
+
+
+async def test_a_branch_that_a_loop_has_left_ends_the_attempt_that_it_fails_in(runtime: Runtime) -> None:
+    """Nobody looks at its failure any more, and what follows must not be recorded behind it."""
+    failures.clear()
+    assert await runtime.client.call(left_alone, "acme/a", timeout=20) == "ended"
+    assert failures["acme/a"] == 2
+    assert await runtime.client.call(state, "acme/a") == "written"
