@@ -158,7 +158,8 @@ class Branching(ABC):
 
         A branch that fails with what is retried, as all but a `TerminalError` is, ends the attempt as soon as the
         handler waits for something else before it has awaited that branch: nothing may be recorded that the next
-        attempt, in which the branch may not fail, would not come to.
+        attempt, in which the branch may not fail, would not come to. What the loop is to handle is caught in the
+        branch, or raised as a `TerminalError`.
 
         Args:
             *awaitables: As for `gather`; a `DurableTask` comes back as the object that it is.

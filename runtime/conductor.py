@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 
@@ -49,6 +49,13 @@ if TYPE_CHECKING:
     from .waits import Waits
 
 T = TypeVar("T")
+
+#: What is said with a failure that ends an attempt before anybody has looked at it.
+UNSEEN: Final = (
+    "This branch of ctx.as_completed was not awaited yet when the handler waited for something else, and nothing is "
+    "recorded behind a failure that the next attempt may not have. What the loop is to handle is caught in the branch, "
+    "or raised as a TerminalError."
+)
 
 
 class _Astray(Exception):
@@ -398,6 +405,7 @@ class Conductor(BranchTasks):
         """
         for branch in self._unseen:
             if branch.error is not None and self._ctx.is_retried(branch.error):
+                branch.error.add_note(UNSEEN)
                 self._ctx.interrupted_by = branch.error
                 self.stop(branch.error)
                 return True

@@ -47,6 +47,7 @@ def failure_of(error: BaseException, details_limit_bytes: int = DETAILS_LIMIT_BY
 
 def _message(error: BaseException) -> str:
     text = error.message if isinstance(error, KeylaneError) else _spelled(error)
+    text = "\n".join((text, *map(str, getattr(error, "__notes__", ()))))
     left_out = len(text) - MESSAGE_LIMIT_CHARACTERS
     return text if left_out <= 0 else f"{text[:MESSAGE_LIMIT_CHARACTERS]}… ({left_out} more characters)"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
@@ -14,7 +15,7 @@ from keylane import ObjectContext, RetryPolicy, Runtime, SharedContext, Terminal
 from keylane.runtime import endings, execution
 from keylane.runtime.invocation import Invocation
 from keylane.runtime.lane import Lane
-from tests.faults.harness import eventually
+from tests.faults.harness import eventually, eventually_answers
 
 pytestmark = pytest.mark.anyio
 
@@ -134,6 +135,19 @@ async def looked_at_later(ctx: ObjectContext) -> str:
     except TerminalError as error:
         return error.message
     return "nothing"
+
+
+@clumsy.handler
+async def caught_too_late(ctx: ObjectContext) -> None:
+    """Fail each time in a branch, and catch that where the branch is awaited, behind another command."""
+
+    async def fails() -> None:
+        raise ValueError("as ever")
+
+    async for done in ctx.as_completed(fails()):
+        await ctx.run("between", working)
+        with contextlib.suppress(ValueError):
+            await done
 
 
 @clumsy.handler
@@ -286,3 +300,18 @@ async def test_a_branch_that_a_loop_has_left_ends_the_attempt_that_it_fails_in(r
     assert await runtime.client.call(left_alone, "acme/a", timeout=20) == "ended"
     assert failures["acme/a"] == 2
     assert await runtime.client.call(state, "acme/a") == "written"
+
+
+async def test_a_handler_that_looks_too_late_is_told_what_to_write(runtime: Runtime) -> None:
+    """Where it would catch the failure by itself, it never comes to that."""
+    handle = await runtime.client.send(caught_too_late, "acme/c")
+
+    async def has_failed() -> bool:
+        return (await handle.describe()).error is not None
+
+    await eventually_answers(has_failed, "the attempt has failed")
+    error = (await handle.describe()).error
+    assert error is not None
+    assert error.message.startswith("as ever\n")
+    assert "caught in the branch, or raised as a TerminalError" in error.message
+    await handle.cancel(by="tests", reason="seen")
