@@ -287,6 +287,7 @@ async def test_what_a_branch_writes_after_a_failure_that_nobody_awaited_is_kept(
     assert await runtime.client.call(state, "acme/u") == "written"
 
 
+@pytest.mark.counts_runs
 async def test_a_failure_for_good_waits_for_whoever_looks_at_it(runtime: Runtime) -> None:
     """Each run has it, so that others may record what they do meanwhile."""
     failures.clear()
@@ -294,6 +295,7 @@ async def test_a_failure_for_good_waits_for_whoever_looks_at_it(runtime: Runtime
     assert failures["acme/l"] == 1
 
 
+@pytest.mark.counts_runs
 async def test_a_branch_that_a_loop_has_left_ends_the_attempt_that_it_fails_in(runtime: Runtime) -> None:
     """Nobody looks at its failure any more, and what follows must not be recorded behind it."""
     failures.clear()
