@@ -143,7 +143,6 @@ async def refused_undos(ctx: ObjectContext, approval: Approval) -> None:
     await ctx.effect_outcome(send_charge, operation_id="c", params=one, compensate=None)  # type: ignore[arg-type]  # E yes or no
     await ctx.effect(send_charge, operation_id="c", params=one, approval="refund.1")  # type: ignore[arg-type]  # E no approval
     await ctx.effect_outcome(send_charge, operation_id="c", params=one, approval=True)  # type: ignore[arg-type]  # E no approval
-    await ctx.effect(send_charge, approval, operation_id="c", params=one)  # type: ignore[call-arg]  # E it goes by its name
     ctx.compensate("p", send_refund, operation_id="r", params=one, approval="refund.1")  # type: ignore[call-overload]  # E no approval
     ctx.compensate("p", send_refund, operation_id="r", params="1", approval=approval)  # type: ignore[misc]  # E other parameters
     ctx.compensate("p", send_refund, operation_id="r", params=one, compensate=True)  # type: ignore[call-overload]  # E an undo has none
