@@ -213,7 +213,13 @@ async def test_state_that_is_newer_than_the_code_is_left_alone(store_url: str, n
             await runtime.client.call("Account", KEY, "read", timeout=10)
         assert await stored(runtime) == ({"owner": {"name": "ada"}}, 2)
     async with opened(store_url, namespace, account(2, to_owner)) as runtime:
-        assert await runtime.client.attach(handle.id).result(timeout=10) == {"owner": {"name": "ada"}}
+        handle = runtime.client.attach(handle.id)
+
+        async def has_gone_on() -> bool:
+            return (await handle.describe()).status == "completed"
+
+        await eventually(has_gone_on)
+        assert await handle.result(timeout=10) == {"owner": {"name": "ada"}}
     assert calls == []
 
 

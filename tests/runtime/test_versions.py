@@ -160,7 +160,9 @@ async def test_a_handler_that_a_worker_does_not_have_yet_is_waited_for_as_well(s
         assert pause is not None
         assert pause.detail == "needs handler 'other', version 1; this code has no handler of that name"
     async with opened(store_url, namespace, desk([1], more=True)) as runtime:
-        assert await runtime.client.attach(later.id, str).result(timeout=10) == "other"
+        handle = runtime.client.attach(later.id, str)
+        await status(handle, "completed")
+        assert await handle.result(timeout=10) == "other"
 
 
 async def test_where_paused_ones_let_others_pass_one_without_its_version_does_too(
