@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -39,6 +40,11 @@ DOWN_MS = 1_000
 SENTINEL_DOWN_MS = 2_500
 #: How soon where nothing is meant to fail over: longer than a busy machine lets a server stand still.
 PATIENT_MS = 60_000
+#: How long sentinels may take to find each other. One that a busy machine has held up for two seconds does nothing for
+#: thirty, as often as that happens, and new ones are sooner ready than it is.
+WATCHED_SECONDS = (20.0, 20.0, 60.0)
+#: How much of their logs is told where they do not.
+NEWEST_LINES = 40
 
 
 def free_port() -> int:
@@ -381,14 +387,43 @@ class SentinelServers(_Several):
         self.servers.append(replica)
         replica.start()
         wait_for(lambda: primary.replicas == 1, "the replica follows")
+        for seconds in WATCHED_SECONDS:
+            self._start_sentinels()
+            try:
+                wait_for(self.is_settled, "the sentinels know each other and the replica", seconds=seconds)
+            except NeverHappenedError as error:
+                error.add_note("\n".join(self.said("")[-NEWEST_LINES:]))
+                if seconds == WATCHED_SECONDS[-1]:
+                    raise
+                self._begin_again()
+            else:
+                return
+
+    def _start_sentinels(self) -> None:
+        primary = self.primary
+        self.sentinel_ports.clear()
         for number in range(SENTINELS):
             self._start_sentinel(number, primary)
-        wait_for(self.is_settled, "the sentinels know each other and the replica")
+
+    def _begin_again(self) -> None:
+        """Go back to where no sentinel had been started: they may have given the primary's place away."""
+        self._kill_sentinels()
+        primary, replica = self.servers
+        primary.ask("REPLICAOF", "NO", "ONE")
+        replica.ask("REPLICAOF", "127.0.0.1", primary.port)
+        wait_for(lambda: primary.replicas == 1, "the replica follows")
+
+    def _kill_sentinels(self) -> None:
+        for process in self._sentinels:
+            process.kill()
+            process.wait()
+        self._sentinels.clear()
 
     def _start_sentinel(self, number: int, primary: NetworkServer) -> None:
         port = free_port()
         self.sentinel_ports.append(port)
         folder = Path(self._directory.name) / str(number)
+        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         lines = [
             *(f"{name} {value}" for name, value in self._guard.listening(port).items()),
@@ -451,9 +486,7 @@ class SentinelServers(_Several):
 
     def close(self) -> None:
         """Kill all and remove their directories."""
-        for process in self._sentinels:
-            process.kill()
-            process.wait()
+        self._kill_sentinels()
         super().close()
         self._directory.cleanup()
 
