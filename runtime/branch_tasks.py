@@ -29,7 +29,7 @@ class BranchTasks(ABC):
         main: The handler itself.
     """
 
-    __slots__ = ("_active", "_branches", "_cut", "_ended_paths", "_over", "_unseen", "coroutines", "main")
+    __slots__ = ("_active", "_branches", "_cut", "_ended_paths", "_over", "coroutines", "main")
 
     def __init__(self, main: Branch) -> None:
         self.main = main
@@ -40,8 +40,6 @@ class BranchTasks(ABC):
         self._cut: deque[Branch] = deque()
         #: Paths of branches that have ended: what comes for them is nobody's.
         self._ended_paths: set[Path] = set()
-        #: Those of `as_completed` that have failed, at which nobody has looked yet.
-        self._unseen: set[Branch] = set()
         #: The coroutines that they run.
         self.coroutines: set[Any] = set()
         #: What the run has been ended with.
@@ -149,11 +147,6 @@ class BranchTasks(ABC):
         """Let a branch go on that waits for others."""
         if branch.blocked is Blocked.JOIN and branch.future is not None:
             self._release(branch, None)
-
-    def note_unseen(self, branch: Branch) -> None:
-        """Take note that a branch has ended whose result is looked at later, if at all."""
-        if isinstance(branch.error, Exception) and not branch.is_cancelled:
-            self._unseen.add(branch)
 
     def leave(self, path: Path) -> None:
         """Take note that nothing can stand in a block any more."""

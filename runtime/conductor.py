@@ -89,6 +89,7 @@ class Conductor(BranchTasks):
         "_stands",
         "_standstill",
         "_turns",
+        "_unseen",
         "_waits",
         "_wanting",
         "_yet_to_start",
@@ -118,6 +119,8 @@ class Conductor(BranchTasks):
         self._abandoned: set[Place] = set()
         self._wanting: deque[tuple[Branch, Callable[[], None]]] = deque()
         self._yet_to_start: list[Branch] = []
+        #: What branches of `as_completed` have failed with that nobody has awaited yet, where another attempt follows.
+        self._unseen: dict[Branch, Exception] = {}
         #: Branches that have come to a command, in the order in which they did.
         self._turns: deque[Branch] = deque()
         self._journal = BranchJournal(
@@ -137,7 +140,7 @@ class Conductor(BranchTasks):
                 await self._ctx.unbroken("task", ends.next(here))
             finally:
                 ends.leave([branch])
-        self._unseen.discard(branch)
+        self._unseen.pop(branch, None)
         if branch.error is not None:
             raise branch.error
         return branch.value
@@ -397,19 +400,25 @@ class Conductor(BranchTasks):
         if not self._journal.unsettled:
             self._rest()
 
+    def note_unseen(self, branch: Branch) -> None:
+        """Take note that a branch has ended whose result is looked at later, if at all."""
+        error = branch.error
+        if isinstance(error, Exception) and not branch.is_cancelled and self._ctx.is_retried(error):
+            self._unseen[branch] = error
+
     def _has_failed_unseen(self) -> bool:
         """End the attempt where a branch has failed so that another one follows, and all wait for something else.
 
         The next attempt may not fail there, and would have to come to what is recorded meanwhile before the branch goes
         on: what that wrote then would be taken for what those records have carried, and would be lost.
         """
-        for branch in self._unseen:
-            if branch.error is not None and self._ctx.is_retried(branch.error):
-                branch.error.add_note(UNSEEN)
-                self._ctx.interrupted_by = branch.error
-                self.stop(branch.error)
-                return True
-        return False
+        failure = next(iter(self._unseen.values()), None)
+        if failure is None:
+            return False
+        failure.add_note(UNSEEN)
+        self._ctx.interrupted_by = failure
+        self.stop(failure)
+        return True
 
     @property
     def _is_failing(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -309,11 +309,9 @@ class Steps:
     async def _attempt(self, plan: StepPlan) -> bytes:
         if plan.timeout is not None:
             with anyio.fail_after(plan.timeout.total_seconds()):
-                value = await self._call(plan)
-        elif plan.is_coroutine:
-            value = await plan.action(*plan.arguments)
+                value = await self._called(plan)
         else:
-            value = await self._call(plan)
+            value = await self._called(plan)
         try:
             if plan.asks is not None:
                 value = plan.asks.take(plan.name, value)
@@ -325,9 +323,10 @@ class Steps:
             raise TerminalError(error.message, code=error.code, details=fields_of(error)) from error
         return packed
 
-    async def _call(self, plan: StepPlan) -> Any:
-        if plan.is_coroutine:
-            return await plan.action(*plan.arguments)
+    def _called(self, plan: StepPlan) -> Awaitable[Any]:
+        return plan.action(*plan.arguments) if plan.is_coroutine else self._in_thread(plan)
+
+    async def _in_thread(self, plan: StepPlan) -> Any:
         run = partial(plan.action, *plan.arguments)
         value = await anyio.to_thread.run_sync(in_thread, run, limiter=self._limiter, abandon_on_cancel=True)
         return await value if inspect.isawaitable(value) else value
