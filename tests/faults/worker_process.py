@@ -21,6 +21,8 @@ from .soak_history import HistoryFile, Kind
 
 ROOT = Path(__file__).parents[2]
 END_SECONDS = 10.0
+#: A process that sleeps as often as this in a row, when it is looked at, is at rest.
+LOOKS_AT_REST = 30
 
 #: A short lease keeps the tests fast; everything that is derived from it shrinks with it.
 FAST: Mapping[str, object] = {
@@ -133,6 +135,19 @@ class ChildProcess:
         if returncode is None:
             raise AssertionError("it runs again")
         return returncode
+
+    async def rests(self, seconds: float = END_SECONDS) -> None:
+        """Wait until it has nothing left to do but what it does from time to time.
+
+        On a busy machine, who wants to run and has no processor is seen running: only one that waits is asleep.
+        """
+        looks = [False]
+
+        def is_asleep() -> bool:
+            looks.append(self._stat()[0] == "S")
+            return all(looks[-LOOKS_AT_REST:])
+
+        await eventually(is_asleep, f"{self.pid} rests", seconds=seconds)
 
     def kill(self) -> None:
         """SIGKILL it and take it off the process table."""

@@ -31,8 +31,6 @@ from .workers import GridWorker, Place
 
 #: How long cells may take until nothing more is done about them.
 REST_SECONDS: Final = 45.0
-#: How long a worker that was stopped runs on before it is asked to end: time for a call that comes too late.
-LATE_SECONDS: Final = 0.3
 APPROVED: Final = frozenset({Hit.BEFORE_CONSUMED, Hit.AFTER_CONSUMED})
 HELD: Final[Mapping[Hit, tuple[Hold, ...]]] = {
     Hit.SENT: (Hold.RECEIVED,),
@@ -336,7 +334,8 @@ class Window:
         """Have every worker end in order, those that were stopped first, so that nothing happens any more."""
         if self._first.returncode is None and self._first.is_stopped:
             self._first.go_on()
-            await anyio.sleep(LATE_SECONDS)
+            # What it still does comes too late, and has to be seen; then it is asked to end.
+            await self._first.rests(REST_SECONDS)
         for worker in self._workers:
             if worker.returncode is None and "ready" in worker.lines:
                 worker.terminate()
