@@ -209,6 +209,7 @@ async def due(scale: int) -> list[Result]:
     """Let very many timers, and then very many histories, fall due at once while somebody else calls."""
     timers = 100_000 // scale
     async with open_store() as (url, redis), open_runtime(url, "due") as runtime:
+        is_own = await _has_its_turn_at_once(redis)
 
         async def hold(number: int) -> None:
             await runtime.client.send(wait, f"acme/timer-{number:08d}")
@@ -232,11 +233,26 @@ async def due(scale: int) -> list[Result]:
         results.append(Result(f"foreground call, {what}: p50, p99", _shown(times), "", is_met=True))
         results.append(
             Result(
-                f"slowest function call, {what}", f"{longest:.1f} ms", f"≤ {SLOWEST_TARGET_MS:g} ms",
-                longest <= SLOWEST_TARGET_MS,
+                f"slowest function call, {what}{'' if is_own else ', with what it waited for a processor'}",
+                f"{longest:.1f} ms", f"≤ {SLOWEST_TARGET_MS:g} ms", longest <= SLOWEST_TARGET_MS,
             )
         )  # fmt: skip
     return results
+
+
+async def _has_its_turn_at_once(redis: Any) -> bool:
+    """Have the server's thread run whenever it wants to, so that what a call took is the call's own time.
+
+    Returns:
+        Whether it does; Linux lets only privileged processes say so.
+    """
+    server: dict[str, Any] = await redis.info("server")
+    try:
+        # What the server forks to rewrite its log waits its turn like everybody.
+        os.sched_setscheduler(server["process_id"], os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except (AttributeError, PermissionError):
+        return False
+    return True
 
 
 def _shown(times: Sequence[float]) -> str:
@@ -337,7 +353,6 @@ def main() -> None:
         verdict = "" if not each_one.target else "met" if each_one.is_met else "MISSED"
         table.add_row(each_one.what, each_one.value, each_one.target, verdict)
     Console().print(table)
-    # The longest of very many calls is that of a server that had to wait for a processor, where others want them too.
     Console().print(str(others))
 
 
