@@ -15,6 +15,7 @@ from .cancel_delivery import stopped
 from .declared_undos import DeclaredUndo, undo_if_done
 from .effect_undos import EffectUndo, undo_by_effect
 from .step_plan import check_options
+from .step_records import make_durable
 
 if TYPE_CHECKING:
     from .context import ExclusiveContext
@@ -111,7 +112,7 @@ async def undo(
     if begun is None:
         assert outcome is not None
         ctx.leave_branches(())
-        begun = await _begin(ctx, lane, invocation, steps, outcome)
+        begun = await _begin(ctx, lane, invocation, outcome)
     else:
         at = next(at for at, each in enumerate(invocation.records) if isinstance(each, CompensationStarted))
         ctx.leave_branches(invocation.records[at + 1 :])
@@ -128,15 +129,13 @@ async def undo(
     return _outcome(invocation, begun)
 
 
-async def _begin(
-    ctx: ExclusiveContext, lane: Lane, invocation: Invocation, steps: Steps, outcome: Undone
-) -> CompensationStarted:
+async def _begin(ctx: ExclusiveContext, lane: Lane, invocation: Invocation, outcome: Undone) -> CompensationStarted:
     undos = tuple(each.name for each in ctx.compensations)
     if invocation.kept_back is not None:
         # What is undone is what the journal has, also for who takes it over.
         if isinstance(outcome, Rejected):
             ctx.writes = dict(invocation.kept_back.writes)
-        await steps.record(ctx, lane, invocation, None, [])
+        await make_durable(ctx, lane, invocation, None, [])
     standing = invocation.standing
     index = 0 if standing is None else standing.steps
     fact = CompensationStarted(index, undos, outcome.failure if isinstance(outcome, Rejected) else None)
@@ -145,7 +144,7 @@ async def _begin(
         ctx.pass_durable_point()
     more = [operations.unschedule(invocation.raw_id)] if invocation.dues else []
     invocation.dues = None
-    await steps.record(ctx, lane, invocation, fact, more)
+    await make_durable(ctx, lane, invocation, fact, more)
     return fact
 
 

@@ -6,24 +6,16 @@ import asyncio
 import inspect
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import anyio
 import anyio.to_thread
 
 from ..journal import operations
-from ..journal.codec import REFERENCE_BYTES, pack
-from ..journal.command_records import (
-    CancelDelivered,
-    CompensationSkipped,
-    ModelCallBegun,
-    StepAttemptFailed,
-    StepCompleted,
-    StepFailed,
-)
+from ..journal.codec import REFERENCE_BYTES
+from ..journal.command_records import StepAttemptFailed, StepCompleted, StepFailed
 from ..journal.errors import (
     InvalidOutput,
     PayloadTooLarge,
@@ -35,26 +27,22 @@ from ..journal.errors import (
 from ..journal.errors import (
     StepFailed as StepFailedError,
 )
-from ..journal.futures import resolve
 from ..journal.place import format_place, place_bytes
-from ..journal.records import PauseReason, Record
+from ..journal.records import PauseReason
 from .bounds import SHORT_NAME, check_name, check_packed, check_unpacked, has_too_many_records, why_too_many
-from .cancel_delivery import cascade, is_due, told
-from .checkpoints import IN_FLIGHT_MAX, keep_back
+from .cancel_delivery import is_due
 from .commands import diverge, park
-from .endings import accept_in_order, acceptance, record, state_change, weigh_failure
 from .failures import failure_of, terminal_error
 from .large_reads import whole
-from .large_values import kept_delta, kept_for
+from .large_values import kept_for
 from .models import begun
 from .own_context import in_thread
 from .parking import has_to_stop
 from .partition import Phase
-from .replay import OF_GOING_STEPS
 from .step_plan import StepPlan, StepPlans
+from .step_records import make_durable, may_be_of, mode_of, recorded, settle, tell_of_cancel, write_result
 
 if TYPE_CHECKING:
-    from ..objects.handler import Checkpoint
     from ..objects.settings import Settings
     from .compensation import Compensation
     from .conductor import Conductor
@@ -64,11 +52,6 @@ if TYPE_CHECKING:
     from .partition import Partition
     from .slots import Slots
     from .timers import Timers
-
-
-NOTHING: Final = pack(None)
-
-_Settled = TypeVar("_Settled", StepCompleted, StepFailed)
 
 
 class Steps:
@@ -119,7 +102,7 @@ class Steps:
         if ctx.conductor is not None:
             settled = await self._in_branch(ctx, lane, invocation, plan, ctx.conductor)
         else:
-            settled = await self._recorded(ctx, lane, invocation, plan) if ctx.is_replaying else None
+            settled = await recorded(ctx, lane, invocation, plan) if ctx.is_replaying else None
             if settled is None:
                 settled = await self._begin(ctx, lane, invocation, plan)
         if isinstance(settled, StepFailed):
@@ -136,7 +119,7 @@ class Steps:
             # What is written ahead of a call of a model is durable after all that it is built on.
             ctx.check_current()
         else:
-            await self._settle(ctx, lane, invocation)
+            await settle(ctx, lane, invocation)
         if (
             lane.partition.memory.is_full
             or has_to_stop(lane, invocation)
@@ -151,7 +134,7 @@ class Steps:
         """Return what a step of a branch has come to: handed over in the order of the journal, or run beside others."""
         branch = conductor.current
         found = conductor.replay.at(plan.index)
-        if found is not None and not _may_be_of(found, plan):
+        if found is not None and not may_be_of(found, plan):
             await diverge(ctx, lane, invocation, found, f"step {format_place(plan.index)} {plan.name!r}")
         settled = await conductor.turn_of_step(branch, plan.index)
         if settled is None:
@@ -173,7 +156,7 @@ class Steps:
         plan = self._plans.make(undone.step_name, ctx.index, undone.action, undone.arguments, dict(undone.options))
         plan.on_exhausted = "park"
         ctx.index += 1
-        if ctx.is_replaying and await self._recorded(ctx, lane, invocation, plan) is not None:
+        if ctx.is_replaying and await recorded(ctx, lane, invocation, plan) is not None:
             return
         await self.may_begin(ctx, lane, invocation)
         with ctx.in_step(plan.name):
@@ -193,43 +176,6 @@ class Steps:
             await self._park_undo(ctx, lane, invocation, plan, error)
         await self._wait(ctx, lane, invocation, plan, attempt, error)
         await self.may_begin(ctx, lane, invocation)
-
-    async def _recorded(
-        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
-    ) -> StepCompleted | StepFailed | None:
-        """Return what a former run recorded for this step; the code must ask for what the journal has."""
-        while True:
-            found = ctx.next_recorded()
-            match found:
-                case StepCompleted() | StepFailed() if _is_of(found, plan):
-                    ctx.pass_recorded()
-                    return found
-                case StepAttemptFailed() | ModelCallBegun() if _is_of(found, plan):
-                    ctx.pass_recorded()
-                case CompensationSkipped() if found.index == plan.index:
-                    # An undo that was given up is through, as one that has worked.
-                    ctx.pass_recorded()
-                    return StepCompleted(found.index, found.name, NOTHING)
-                case None:
-                    return None
-                case _:
-                    await diverge(ctx, lane, invocation, found, f"step {format_place(plan.index)} {plan.name!r}")
-
-    async def _settle(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation) -> None:
-        """Wait until all that this step is built on is durable, its own acceptance included."""
-        ctx.check_current()
-        mode = _mode(ctx, invocation)
-        if mode == "async" and invocation.accepted and lane.unsettled <= ctx.in_flight < IN_FLIGHT_MAX:
-            # Nothing but its own results is on the way.
-            return
-        if mode == "exit":
-            if lane.is_settled_but_for_intake:
-                return
-        elif not invocation.accepted:
-            accept_in_order(lane, invocation)
-        gate = lane.gate()
-        if gate is not None:
-            await ctx.through(gate)
 
     async def may_begin(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation) -> None:
         """Wait until the store has room for what a command records; one record too many parks the invocation.
@@ -271,12 +217,12 @@ class Steps:
     ) -> StepCompleted | StepFailed:
         while True:
             if is_due(invocation):
-                await self._tell_of_cancel(ctx, lane, invocation, plan)
+                await tell_of_cancel(ctx, lane, invocation, plan)
             standing = invocation.standing if invocation.kept_back is None else None
             attempt = 1 + (standing.attempts_of(plan.index) if standing else 0)
             if plan.asks is not None:
                 fact, is_again = begun(ctx, invocation, plan, plan.asks)
-                await self.record(ctx, lane, invocation, fact, [])
+                await make_durable(ctx, lane, invocation, fact, [])
                 lane.partition.meters.model_asked(invocation, fact, is_again=is_again)
             try:
                 if lane.partition.spans.is_on:
@@ -287,7 +233,7 @@ class Steps:
             except TerminalError as error:
                 if plan.on_exhausted == "park":
                     await self._park_undo(ctx, lane, invocation, plan, error)
-                return await self._write(ctx, lane, invocation, self._failed(ctx, plan, error))
+                return await write_result(ctx, lane, invocation, self._failed(ctx, plan, error))
             except BaseException as error:
                 if _is_not_its_own(error):
                     raise
@@ -301,10 +247,10 @@ class Steps:
             else:
                 reads, notes = ctx.carried()
                 usage = None if plan.asks is None else plan.asks.usage
-                is_kept_back = usage is None and _mode(ctx, invocation) == "exit"
+                is_kept_back = usage is None and mode_of(ctx, invocation) == "exit"
                 result = packed if is_kept_back else kept_for(lane, invocation, packed)
                 fact = StepCompleted(plan.index, plan.name, result, reads, notes, usage)
-                return await self._write(ctx, lane, invocation, fact)
+                return await write_result(ctx, lane, invocation, fact)
 
     async def _attempt(self, plan: StepPlan) -> bytes:
         if plan.timeout is not None:
@@ -348,7 +294,7 @@ class Steps:
         text = f"{type(error).__name__}: {failure.message}"
         if plan.on_exhausted == "raise":
             spent = StepFailedError(plan.name, attempts, text)
-            return await self._write(ctx, lane, invocation, self._failed(ctx, plan, spent))
+            return await write_result(ctx, lane, invocation, self._failed(ctx, plan, spent))
         if plan.on_exhausted == "park":
             await self._park_undo(ctx, lane, invocation, plan, error)
         detail = f"step {plan.name!r} failed {attempts} times, the last time with {text}"
@@ -361,86 +307,6 @@ class Steps:
         failure = failure_of(error)
         detail = f"{plan.name!r} failed for good with {type(error).__name__}: {failure.message}"
         await park(ctx, lane, invocation, PauseReason.COMPENSATION_FAILED, detail, failure)
-
-    async def _tell_of_cancel(
-        self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan
-    ) -> NoReturn:
-        """Record, in place of a step, that the handler is told of its cancel; its branches begin no step any more.
-
-        Raises:
-            Cancelled: Once that is durable.
-        """
-        if ctx.conductor is not None and not ctx.conductor.is_main_here:
-            await ctx.conductor.held_back()
-        fact = CancelDelivered(plan.index, *ctx.carried())
-        await self.record(ctx, lane, invocation, fact, cascade(lane, invocation))
-        raise told(invocation)
-
-    async def _write(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, fact: _Settled) -> _Settled:
-        if _mode(ctx, invocation) == "exit" and not _is_paid_for(fact):
-            ctx.check_current()
-            kept_back = keep_back(invocation, fact, ctx.writes)
-            ctx.pass_kept_back()
-            if kept_back.is_full:
-                await self.record(ctx, lane, invocation, None, [])
-            return fact
-        if isinstance(fact, StepFailed):
-            weigh_failure(lane, fact.error)
-        await self.record(ctx, lane, invocation, fact, [])
-        if isinstance(fact, StepCompleted) and fact.usage is not None:
-            lane.partition.meters.model_answered(invocation, fact.usage)
-        return fact
-
-    async def record(
-        self,
-        ctx: ExclusiveContext,
-        lane: Lane,
-        invocation: Invocation,
-        fact: Record | None,
-        more: list[operations.Operation],
-    ) -> None:
-        """Make a record durable, with what was kept back and the state written since the last one.
-
-        The code of an `async` handler goes on when the result of a step is queued.
-        """
-        ctx.check_current()
-        if ctx.conductor is not None:
-            await self._record_in_turn(ctx, fact, more, ctx.conductor)
-            return
-        if not invocation.accepted:
-            accept_in_order(lane, invocation)
-        writes = acceptance(lane, invocation)
-        if fact is not None:
-            record(invocation, fact)
-            writes.append(operations.record(lane.partition.space, invocation.raw_id, fact))
-        delta = kept_delta(lane, ctx.writes) if ctx.writes else ctx.writes
-        writes.extend(state_change(lane, invocation, delta))
-        writes.extend(more)
-        is_async = _mode(ctx, invocation) == "async"
-        if is_async and isinstance(fact, StepCompleted | StepFailed) and not _is_paid_for(fact):
-            ctx.in_flight += 1
-            lane.commit(writes, delta or None, partial(_recorded_meanwhile, ctx, invocation, fact))
-        else:
-            durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            lane.commit(writes, delta or None, partial(_recorded, invocation, fact, durable))
-            await ctx.through(durable)
-        ctx.pass_durable_point()
-        if not isinstance(fact, OF_GOING_STEPS):
-            ctx.replay_if_forced()
-
-    @staticmethod
-    async def _record_in_turn(
-        ctx: ExclusiveContext, fact: Record | None, more: list[operations.Operation], conductor: Conductor
-    ) -> None:
-        """Record what a step of a branch has come to once all else is quiet, and wait until it is handed over."""
-        assert isinstance(fact, StepCompleted | StepAttemptFailed | ModelCallBegun | StepFailed | CancelDelivered)
-
-        def make() -> None:
-            reads, notes = ctx.carried()
-            conductor.write(replace(fact, reads=reads, notes=notes), more)
-
-        is_over = not isinstance(fact, OF_GOING_STEPS)
-        await conductor.at_turn(conductor.current, fact.index, make, works_on=not is_over)
 
     async def _wait(
         self,
@@ -459,10 +325,10 @@ class Steps:
         reads, notes = ctx.carried()
         fact = StepAttemptFailed(plan.index, plan.name, attempt, failure_of(error), delay_ms, reads, notes)
         if ctx.conductor is not None:
-            await self.record(ctx, lane, invocation, fact, [])
+            await make_durable(ctx, lane, invocation, fact, [])
             await ctx.conductor.next_attempt(plan.index)
             return
-        await self.record(ctx, lane, invocation, fact, [operations.schedule(invocation.raw_id, delay_ms)])
+        await make_durable(ctx, lane, invocation, fact, [operations.schedule(invocation.raw_id, delay_ms)])
         with self._slots.lent():
             try:
                 await self._timers.due(lane.partition, invocation.raw_id, delay_ms)
@@ -470,33 +336,6 @@ class Steps:
                 # A handler that swallows it must not be taken to have succeeded.
                 raise ctx.end(suspended) from None
         ctx.check_current()
-
-
-def _mode(ctx: ExclusiveContext, invocation: Invocation) -> Checkpoint:
-    """Return when the result of a step is written now: those of branches, and undos, before the code goes on."""
-    mode = invocation.handler.checkpoint
-    if mode == "sync" or ctx.conductor is not None:
-        return "sync"
-    standing = invocation.standing
-    return mode if standing is None or standing.extras.compensation is None else "sync"
-
-
-def _is_paid_for(fact: StepCompleted | StepFailed) -> bool:
-    """Return whether a result is the answer of a model: it is durable before anything else, whatever the mode."""
-    return isinstance(fact, StepCompleted) and fact.usage is not None
-
-
-def _is_of(found: StepCompleted | StepFailed | StepAttemptFailed | ModelCallBegun, plan: StepPlan) -> bool:
-    return (found.index, found.name) == (plan.index, plan.name)
-
-
-def _may_be_of(found: Record, plan: StepPlan) -> bool:
-    """Return whether a record may stand at the place of a step; a cancellation may have come in place of any."""
-    match found:
-        case StepCompleted() | StepFailed() | StepAttemptFailed() | ModelCallBegun():
-            return _is_of(found, plan)
-        case _:
-            return isinstance(found, CancelDelivered)
 
 
 def _is_not_its_own(error: BaseException) -> bool:
@@ -509,26 +348,6 @@ def _is_not_its_own(error: BaseException) -> bool:
             return True
         case _:
             return False
-
-
-def _recorded(
-    invocation: Invocation, fact: Record | None, future: asyncio.Future[None], now_ms: int, error: BaseException | None
-) -> None:
-    """Note a durable record for the next run, also when the one that wrote it waits no longer."""
-    del now_ms
-    if error is None and fact is not None:
-        invocation.records.append(fact)
-    resolve(future, None, error)
-
-
-def _recorded_meanwhile(
-    ctx: ExclusiveContext, invocation: Invocation, fact: Record, now_ms: int, error: BaseException | None
-) -> None:
-    """Note a durable record while the code goes on; a refusal makes its run stale, which it finds at its next await."""
-    del now_ms
-    ctx.in_flight -= 1
-    if error is None:
-        invocation.records.append(fact)
 
 
 def _error_of(settled: StepFailed) -> TerminalError:
