@@ -16,28 +16,24 @@ it makes the same commands, reads the same values, asks the same clock.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import deque
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from ..journal.batch import Operation
 from ..journal.command_records import CancelDelivered, CompensationStarted, WaitWithdrawn
 from ..journal.errors import Suspended
-from ..journal.place import format_place, path_of, place_in
+from ..journal.place import path_of, place_in
 from .branch_journal import BranchJournal
-from .branch_tasks import BranchTasks
+from .branch_waits import Astray, BranchWaits
 from .branches import Blocked, Branch
 from .cancel_delivery import cascade, is_due, told
-from .commands import diverge
 from .due_times import entry_of, forget_due
 from .effect_shield import is_shielded
-from .ends import Ends
-from .misuse import InterruptedStep, InterruptedWait, StuckBranches
+from .misuse import StuckBranches
 from .partition import Phase
-from .replay import MADE_IN_QUIET, OF_GOING_STEPS, RESUMING, Replay, place_of
+from .replay import MADE_IN_QUIET, OF_GOING_STEPS, RESUMING, place_of
 from .standstill import Standstill
 
 if TYPE_CHECKING:
@@ -48,8 +44,6 @@ if TYPE_CHECKING:
     from .lane import Lane
     from .waits import Waits
 
-T = TypeVar("T")
-
 #: What is said with a failure that ends an attempt before anybody has looked at it.
 UNSEEN: Final = (
     "This branch of ctx.as_completed was not awaited yet when the handler waited for something else, and nothing is "
@@ -58,15 +52,7 @@ UNSEEN: Final = (
 )
 
 
-class _Astray(Exception):
-    """The journal has a record that no branch waits for."""
-
-    def __init__(self, found: Record) -> None:
-        super().__init__()
-        self.found = found
-
-
-class Conductor(BranchTasks):
+class Conductor(BranchWaits):
     """The branches of one run of a handler.
 
     Args:
@@ -78,24 +64,7 @@ class Conductor(BranchTasks):
         position: How many of the invocation's records are behind the run.
     """
 
-    __slots__ = (
-        "_abandoned",
-        "_ctx",
-        "_invocation",
-        "_is_poked",
-        "_journal",
-        "_lane",
-        "_parking",
-        "_stands",
-        "_standstill",
-        "_turns",
-        "_unseen",
-        "_waits",
-        "_wanting",
-        "_yet_to_start",
-        "is_live",
-        "replay",
-    )
+    __slots__ = ("_is_poked", "_journal", "_parking", "_standstill")
 
     def __init__(
         self,
@@ -106,23 +75,7 @@ class Conductor(BranchTasks):
         task: asyncio.Task[Any] | None,
         position: int,
     ) -> None:
-        self._ctx = ctx
-        self._lane = lane
-        self._invocation = invocation
-        self._waits = waits
-        super().__init__(Branch((), task, ctx.index))
-        self.main.coroutine = ctx.coroutine
-        self.replay = Replay(invocation.records, position)
-        self.is_live = False
-        self._stands: dict[Place, Branch] = {}
-        #: Places whose waits were given up: what comes for them is nobody's.
-        self._abandoned: set[Place] = set()
-        self._wanting: deque[tuple[Branch, Callable[[], None]]] = deque()
-        self._yet_to_start: list[Branch] = []
-        #: What branches of `as_completed` have failed with that nobody has awaited yet, where another attempt follows.
-        self._unseen: dict[Branch, Exception] = {}
-        #: Branches that have come to a command, in the order in which they did.
-        self._turns: deque[Branch] = deque()
+        super().__init__(ctx, lane, invocation, waits, task, position)
         self._journal = BranchJournal(
             ctx, lane, invocation, waits, self.replay, self._settled, self._ended_paths
         )  # fmt: skip
@@ -131,158 +84,7 @@ class Conductor(BranchTasks):
         self._parking: asyncio.Task[Any] | None = None
         invocation.conductor = self
 
-    async def result_of(self, branch: Branch) -> Any:
-        """Wait for the end of a branch and return its result."""
-        here = self._ctx.branch_here("task")
-        if not branch.is_done:
-            ends = Ends(self, [branch])
-            try:
-                await self._ctx.unbroken("task", ends.next(here))
-            finally:
-                ends.leave([branch])
-        self._unseen.pop(branch, None)
-        if branch.error is not None:
-            raise branch.error
-        return branch.value
-
-    def _check_cut_off(self, branch: Branch) -> None:
-        """Doom the run when a timeout of somebody else's has ended a call of ctx: no replay could tell it again."""
-        self._check_over()
-        if branch.is_cut_off_by_others:
-            error = InterruptedWait(branch.call) if branch.step is None else InterruptedStep(branch.step)
-            self._ctx.interrupted_by = error
-            self.stop(error)
-            raise asyncio.CancelledError
-
-    # Waiting inside ctx.
-
-    @contextlib.contextmanager
-    def working(self, branch: Branch, place: Place) -> Generator[None]:
-        """Have others go on while a branch does what has no order: it runs its step, or waits for the store."""
-        self._check_over()
-        self._work(branch)
-        try:
-            yield
-        except asyncio.CancelledError:
-            self._check_cut_off(branch)
-            self._give_up(branch, place)
-            raise
-        finally:
-            self._go_on(branch)
-
-    def _work(self, branch: Branch) -> None:
-        branch.blocked = Blocked.WORK
-        self._active.discard(branch)
-        self.poke()
-
-    async def blocked(
-        self, branch: Branch, kind: Blocked, place: Place | None = None, *, works_on: bool = False
-    ) -> Any:
-        """Wait until a branch is handed something.
-
-        Args:
-            branch: The branch.
-            kind: What it waits for.
-            place: Where it stands, if a record of that place lets it go on.
-            works_on: Whether it goes on with its step, which others need not wait for.
-        """
-        self._check_over()
-        future = branch.future = asyncio.get_running_loop().create_future()
-        branch.blocked = kind
-        self._active.discard(branch)
-        if place is not None:
-            self._stands[place] = branch
-        self.poke()
-        try:
-            found = await future
-        except asyncio.CancelledError:
-            self._check_cut_off(branch)
-            if place is not None:
-                self._give_up(branch, place)
-            raise
-        except _Astray as astray:
-            await diverge(self._ctx, self._lane, self._invocation, astray.found, _standing(place))
-        finally:
-            if place is not None and self._stands.get(place) is branch:
-                del self._stands[place]
-            self._go_on(branch)
-        if works_on:
-            self._work(branch)
-        return found
-
-    async def handed(self, place: Place) -> Record:
-        """Wait until the record of a place is handed over that ends a wait."""
-        return await self.blocked(self.current, Blocked.WAIT, place)
-
-    async def durable(self, place: Place) -> Record:
-        """Wait until a record that was made just now, in this run or the recorded one, is handed over."""
-        return await self.blocked(self.current, Blocked.WORK, place)
-
-    async def turn_of_step(self, branch: Branch, place: Place) -> Record | None:
-        """Return what the journal has of a step, or None once the step has to run."""
-        if self.is_live and self.replay.at(place) is None:
-            return None
-        return await self._start_of(branch, place)
-
-    async def turn(self) -> None:
-        """Wait until each of the other branches waits, too, and what came here before has had its turn.
-
-        So each command has behind it all that the branches have read and written before they came to rest, in each run:
-        also in one that has to look something up in the store for it, or that has to replay more before it makes it.
-        """
-        branch = self.current
-        self._turns.append(branch)
-        try:
-            await self.blocked(branch, Blocked.WORK)
-        finally:
-            if branch in self._turns:
-                self._turns.remove(branch)
-
-    async def until_live(self) -> None:
-        """Wait until the code has come to all that is recorded: what the journal has not must not be made before."""
-        while self.replay.is_ahead:
-            await self._start_of(self.current, None)
-
-    async def _start_of(self, branch: Branch, place: Place | None) -> Any:
-        self._yet_to_start.append(branch)
-        try:
-            return await self.blocked(branch, Blocked.WORK, place)
-        finally:
-            if branch in self._yet_to_start:
-                self._yet_to_start.remove(branch)
-
-    async def at_turn(self, branch: Branch, place: Place, make: Callable[[], None], *, works_on: bool) -> Any:
-        """Have a record of a step made once it is its turn, and wait until it is handed over."""
-        entry = (branch, make)
-        self._wanting.append(entry)
-        try:
-            return await self.blocked(branch, Blocked.WORK, place, works_on=works_on)
-        finally:
-            if entry in self._wanting:
-                self._wanting.remove(entry)
-
-    async def next_attempt(self, place: Place) -> None:
-        """Wait until the next attempt of a step is due."""
-        partition = self._lane.partition
-        due_ms = (self._invocation.dues or {}).get(place)
-        if due_ms is None:
-            # It fell due while its branch was on the way here.
-            return
-        self._waits.ask_in(partition, max(due_ms - partition.now_ms(), 0))
-        await self.blocked(self.current, Blocked.RETRY, place, works_on=True)
-
-    def is_due(self, place: Place) -> None:
-        """Take note that the next attempt of a step is due."""
-        branch = self._stands.get(place)
-        if branch is not None and branch.blocked is Blocked.RETRY:
-            self._standstill.end()
-            self._release(branch, None)
-
     # Being cancelled.
-
-    async def held_back(self) -> None:
-        """Keep a branch from beginning anything more: its handler is about to be told that it is cancelled."""
-        await self.blocked(self.current, Blocked.WAIT)
 
     def _tell_of_cancel(self) -> bool:
         """Record that the handler is told that it is cancelled where it waits; returns whether that is on its way.
@@ -355,13 +157,6 @@ class Conductor(BranchTasks):
                 self._release(branch, fact)
         self.poke()
 
-    def _give_up(self, branch: Branch, place: Place) -> None:
-        if self._over is not None:
-            # The run ends, and its branches with it: each goes on from its journal, and gives nothing up.
-            return
-        self._abandoned.add(place)
-        self._journal.give_up(place, is_certain=branch.cancel_is_certain)
-
     def refused(self) -> None:
         """Take note that the store has refused the end of a wait: the lane is read anew."""
         self._ctx.end(Suspended())
@@ -399,12 +194,6 @@ class Conductor(BranchTasks):
             self._make(*self._wanting.popleft())
         if not self._journal.unsettled:
             self._rest()
-
-    def note_unseen(self, branch: Branch) -> None:
-        """Take note that a branch has ended whose result is looked at later, if at all."""
-        error = branch.error
-        if isinstance(error, Exception) and not branch.is_cancelled and self._ctx.is_retried(error):
-            self._unseen[branch] = error
 
     def _has_failed_unseen(self) -> bool:
         """End the attempt where a branch has failed so that another one follows, and all wait for something else.
@@ -496,7 +285,7 @@ class Conductor(BranchTasks):
         # Where none inside ctx is near, any can say it; one there is, else nothing would be handed over.
         branch = max(near or blocked, key=lambda each: len(each.path))
         assert branch.future is not None
-        branch.future.set_exception(_Astray(found))
+        branch.future.set_exception(Astray(found))
         self._go_on(branch)
 
     def _make(self, branch: Branch, make: Callable[[], None]) -> None:
@@ -542,25 +331,6 @@ class Conductor(BranchTasks):
 
     # The end of the run.
 
-    def _fail(self, error: BaseException) -> None:
-        for branch in (self.main, *self._branches.values()):
-            if branch.future is not None and not branch.future.done():
-                branch.future.set_exception(error)
-                branch.future.exception()
-                self._go_on(branch)
-
-    def stop(self, error: BaseException) -> None:
-        """End the run from within: each branch is told where it stands, and at each further call of ctx."""
-        if self._over is None:
-            self._over = error
-            self._standstill.end()
-            self._fail(error)
-            for branch in list(self._active):
-                if branch.waits_for_others and branch.task is not None:
-                    # Who would let it go on does not do so any more.
-                    branch.interruptions += 1
-                    branch.task.cancel()
-
     def park(self) -> None:
         """Let only the branch go on that parks the invocation."""
         self._parking = asyncio.current_task()
@@ -582,7 +352,3 @@ class Conductor(BranchTasks):
                 with anyio.CancelScope(shield=True):
                     await asyncio.wait(list(self._branches))
             self._invocation.conductor = None
-
-
-def _standing(place: Place | None) -> str:
-    return "the end of its branches" if place is None else f"command {format_place(place)}"
