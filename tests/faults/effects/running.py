@@ -11,9 +11,10 @@ from typing import Final
 import anyio
 
 from .cells import Cell, Hit
+from .crash_window import BesideTheMarkError
 from .expected import table
 from .observed import Observed
-from .window import BesideTheMarkError, Window
+from .window import Window
 
 AT_A_TIME: Final = 3
 TRIES: Final = 4

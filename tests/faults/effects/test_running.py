@@ -4,8 +4,8 @@ import pytest
 
 from . import running
 from .cells import Behaviour, Cell, Hit, Promise
+from .crash_window import BesideTheMarkError
 from .observed import Observed
-from .window import BesideTheMarkError
 
 pytestmark = pytest.mark.anyio
 

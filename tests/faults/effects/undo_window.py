@@ -7,31 +7,25 @@ import signal
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import anyio
 
-from keylane import Client, Handle, Reconciled
+from keylane import Handle, Reconciled
 from keylane.journal.effects import EffectState
-from keylane.journal.key import parse_id
-from keylane.journal.lane_reading import ask
 from keylane.journal.proposals import ProposalState, proposal_field
 from keylane.runtime.docket import Docket
 from tests.faults.harness import eventually, eventually_answers
 
 from .cells import IN_FLIGHT_MS
+from .crash_window import REST_SECONDS, BesideTheMarkError, CrashWindow
 from .manner import Hold, Manner
 from .observed import docket_of
 from .points import Hold as CallHold
 from .points import Point, Strike, What
-from .receiver import ReceiverProcess
 from .undo_cells import ACTION, CELLS, CODE, PAID, TAKEN_BACK, Books, Moment, UndoCell, Way, manner_of, order_of_undo
-from .window import REST_SECONDS, BesideTheMarkError
-from .workers import GridWorker, Place
 
 UNDO_APP: Final = "tests.faults.effects.undo_app:app"
 #: A worker that is killed holds its partition so long: long for whatever happens until then on a machine that is busy.
@@ -65,7 +59,7 @@ class Seen:
     ended: dict[UndoCell, Books]
 
 
-class UndoWindow:
+class UndoWindow(CrashWindow):
     """Has objects fail behind an effect, kills their worker, and lets another one go on.
 
     Args:
@@ -76,31 +70,15 @@ class UndoWindow:
         mutant: Which safeguard all workers lack.
     """
 
+    app = UNDO_APP
+    settings = SETTINGS
+
     def __init__(self, store_url: str, folder: Path, moment: Moment, cells: Sequence[UndoCell], mutant: str) -> None:
-        self._moment, self._cells, self._mutant = moment, cells, mutant
-        self._stack = AsyncExitStack()
+        self._moment, self._cells = moment, cells
         manners = {order: manner for cell in cells for order, manner in self._manners(cell).items()}
-        self._receiver = self._stack.enter_context(ReceiverProcess(folder, manners=manners))
-        self._place = Place(store_url, f"undo-{secrets.token_hex(6)}", self._receiver.socket, folder)
+        super().__init__(store_url, f"undo-{secrets.token_hex(6)}", folder, manners, mutant)
         self._handles: dict[UndoCell, Handle[None]] = {}
         self._begun = 0.0
-
-    async def __aenter__(self) -> Self:
-        """Start the receiver and the workers."""
-        first, second = self._worker("w0", is_killed=True), self._worker("w1", is_killed=False)
-        await self._receiver.ready()
-        await first.start()
-        self._first, self._second = first, second
-        self._client = await self._stack.enter_async_context(
-            Client(self._place.store_url, namespace=self._place.namespace)
-        )
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Kill everybody."""
-        await self._stack.aclose()
 
     async def run(self) -> Seen:
         """Return what has become of the objects.
@@ -115,12 +93,12 @@ class UndoWindow:
         await self._kill()
         used_up = await self._check_mark()
         await self._receiver.go(order for cell in self._cells for order in self._manners(cell))
-        await self._second.start()
+        await self._spare.start()
         found = await self._each(self._at_rest)
         settled = await self._each(self._settled)
         # What a worker that has ended had under way is done.
-        self._second.terminate()
-        await self._second.ended(REST_SECONDS)
+        self._spare.terminate()
+        await self._spare.ended(REST_SECONDS)
         return Seen(used_up, found, {cell: self._counted(cell, books) for cell, books in settled.items()})
 
     def _manners(self, cell: UndoCell) -> dict[str, Manner]:
@@ -131,14 +109,6 @@ class UndoWindow:
             order: held if self._moment is Moment.PAID else manner,
             order_of_undo(order): held if self._moment is Moment.TAKEN_BACK else manner,
         }
-
-    def _worker(self, name: str, *, is_killed: bool) -> GridWorker:
-        hold = self._hold if is_killed else None
-        strike = self._strike if is_killed else None
-        worker = GridWorker(
-            self._place, name, app=UNDO_APP, hold=hold, strike=strike, mutant=self._mutant, settings=SETTINGS
-        )
-        return self._stack.enter_context(worker)
 
     @property
     def _hold(self) -> CallHold | None:
@@ -196,14 +166,10 @@ class UndoWindow:
         }
         if wrong:
             held_ms = (time.monotonic() - self._begun) * 1000
-            assert held_ms > IN_FLIGHT_MS or await self._tenures() > 1, f"{wrong}, and nothing was late"
+            was_late = held_ms > IN_FLIGHT_MS or await self._has_lost_a_lease(self._handles[self._cells[0]].id)
+            assert was_late, f"{wrong}, and nothing was late"
             raise BesideTheMarkError(f"{self._moment}: {wrong}")
         return {cell: _used_by(docket) for cell, docket in dockets.items() if cell.way is Way.APPROVED}
-
-    async def _tenures(self) -> int:
-        space = self._client.space_of(parse_id(self._handles[self._cells[0]].id))
-        (epoch,) = await ask(self._client.store, [("HGET", space.owner, "epoch")], [space.owner])
-        return int(epoch)
 
     async def _each(self, look: Callable[[UndoCell], Awaitable[Books]]) -> dict[UndoCell, Books]:
         books: dict[UndoCell, Books] = {}
@@ -227,7 +193,7 @@ class UndoWindow:
             )
             return bool(asked[0]) or await self._has_failed(cell)
 
-        await eventually_answers(rests, f"{cell} rests: {self._second.stderr}", seconds=REST_SECONDS)
+        await eventually_answers(rests, f"{cell} rests: {self._spare.stderr}", seconds=REST_SECONDS)
         used_by = _used_by(await self._docket(cell)) if cell.way is Way.APPROVED else ""
         return self._counted(cell, Books(0, 0, asked[0], used_by))
 
@@ -260,7 +226,7 @@ class UndoWindow:
         return True
 
     async def _docket(self, cell: UndoCell) -> Docket:
-        return await docket_of(self._client, self._client.space_of(parse_id(self._handles[cell].id)), cell.key)
+        return await docket_of(self._client, self._space_of(self._handles[cell].id), cell.key)
 
 
 def _stands(docket: Docket) -> tuple[EffectState | None, EffectState | None]:

@@ -5,32 +5,26 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import anyio
 
-from keylane import Client, Handle
+from keylane import Handle
 from keylane.journal.effects import EffectEntry, EffectState
-from keylane.journal.key import parse_id
 from keylane.journal.keyspace import PartitionSpace
-from keylane.journal.lane_reading import ask
 from keylane.journal.proposals import proposal_field
 from tests.faults.harness import NeverHappenedError, eventually, eventually_answers
 
 from .cells import IN_FLIGHT_MS, SLOW_MS, Behaviour, Cell, Hit, Promise
+from .crash_window import REST_SECONDS, BesideTheMarkError, CrashWindow
 from .manner import Hold, Manner
 from .observed import OPERATION, Facts, Observed, docket_of, queue_of
 from .points import Hold as CallHold
 from .points import Point, Strike, What
-from .receiver import ReceiverProcess
-from .workers import GridWorker, Place
+from .workers import GridWorker
 
-#: How long cells may take until nothing more is done about them.
-REST_SECONDS: Final = 45.0
 APPROVED: Final = frozenset({Hit.BEFORE_CONSUMED, Hit.AFTER_CONSUMED})
 HELD: Final[Mapping[Hit, tuple[Hold, ...]]] = {
     Hit.SENT: (Hold.RECEIVED,),
@@ -51,15 +45,7 @@ STANDS: Final[Mapping[Hit, frozenset[EffectState | None]]] = {
 }
 
 
-class BesideTheMarkError(AssertionError):
-    """The machine was so slow that another window was hit, as can be shown: a lease ran out, or a call took too long.
-
-    Who runs the window again for it has seen nothing of the cells that are lost with it. What can't be shown to be the
-    machine's fault is no such error.
-    """
-
-
-class Window:
+class Window(CrashWindow):
     """Runs cells of one hit.
 
     Args:
@@ -77,33 +63,10 @@ class Window:
         assert all(cell.hit is hit for cell in cells)
         self._hit = hit
         self._cells = cells
-        self._mutant = mutant
-        self._stack = AsyncExitStack()
-        self._receiver = self._stack.enter_context(
-            ReceiverProcess(folder, manners={cell.key: self._manner(cell) for cell in cells})
-        )
-        self._place = Place(store_url, namespace, self._receiver.socket, folder)
-        self._workers: list[GridWorker] = []
+        manners = {cell.key: self._manner(cell) for cell in cells}
+        super().__init__(store_url, namespace, folder, manners, mutant)
         self._handles: dict[Cell, Handle[str]] = {}
         self._held_since = 0.0
-
-    async def __aenter__(self) -> Self:
-        """Start the receiver and the workers, and connect to the store once one of them has made its types known."""
-        first = self._worker(hold=self._hold, strike=self._strike)
-        spare = self._worker()
-        await self._receiver.ready()
-        await first.start()
-        self._first, self._spare = first, spare
-        self._client = await self._stack.enter_async_context(
-            Client(self._place.store_url, namespace=self._place.namespace)
-        )
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Kill everybody."""
-        await self._stack.aclose()
 
     async def run(self) -> dict[Cell, Observed]:
         """Have every object ask, hit the worker, let others go on, and say what has become of each cell.
@@ -122,17 +85,6 @@ class Window:
         await self._end()
         outcomes = {cell: await self._observe(cell) for cell in self._cells}
         return {cell: found for cell, found in outcomes.items() if found.problems or not self._has_overslept(cell)}
-
-    @property
-    def said(self) -> str:
-        """What the workers have written, for the message of a failure."""
-        return "\n".join(worker.stderr for worker in self._workers)
-
-    def _worker(self, *, hold: CallHold | None = None, strike: Strike | None = None) -> GridWorker:
-        name = f"w{len(self._workers)}"
-        worker = GridWorker(self._place, name, hold=hold, strike=strike, mutant=self._mutant)
-        self._workers.append(self._stack.enter_context(worker))
-        return worker
 
     @property
     def _hold(self) -> CallHold | None:
@@ -267,7 +219,8 @@ class Window:
         if not wrong:
             return
         # What is durable was answered for, so without a reason on our side the store or the worker has lost it.
-        assert self._held_ms > IN_FLIGHT_MS or await self._tenures() > 1, f"{self._hit}: {wrong}, and nothing was late"
+        was_late = self._held_ms > IN_FLIGHT_MS or await self._has_lost_a_lease(self._handles[self._cells[0]].id)
+        assert was_late, f"{self._hit}: {wrong}, and nothing was late"
         raise BesideTheMarkError(f"{self._hit}: {wrong}")
 
     def _check_held(self) -> None:
@@ -277,12 +230,6 @@ class Window:
     @property
     def _held_ms(self) -> float:
         return (time.monotonic() - self._held_since) * 1000 + SLOW_MS
-
-    async def _tenures(self) -> int:
-        """Return how often the partition was acquired: once, if no lease has run out."""
-        space = self._space(self._cells[0])
-        (epoch,) = await ask(self._client.store, [("HGET", space.owner, "epoch")], [space.owner])
-        return int(epoch)
 
     def _has_overslept(self, cell: Cell) -> bool:
         return self._receiver.times("overslept", cell.key) > 0
@@ -342,7 +289,7 @@ class Window:
                 await worker.ended(REST_SECONDS)
 
     def _space(self, cell: Cell) -> PartitionSpace:
-        return self._client.space_of(parse_id(self._handles[cell].id))
+        return self._space_of(self._handles[cell].id)
 
     async def _entry(self, cell: Cell) -> EffectEntry | None:
         return (await docket_of(self._client, self._space(cell), cell.key)).effects.get(OPERATION)
