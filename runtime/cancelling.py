@@ -29,10 +29,10 @@ from .due_times import entry_of, forget_due
 from .effect_shield import is_shielded
 from .endings import accept_in_order, finish, record, rejoining
 from .found_invocations import is_over, is_scheduled
-from .intake import holder
 from .invocation import Hold, Invocation
 from .partition import OwnershipLost, Partition, Phase
 from .replies import answer, refuse
+from .resuming import holder
 
 if TYPE_CHECKING:
     from ..journal.batch import Operation

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..journal import operations
 from ..journal.batch import Commit
 from ..journal.blobs import is_reference
-from ..journal.codec import REFERENCE_BYTES, Undecodable, pack
+from ..journal.codec import REFERENCE_BYTES, Undecodable
 from ..journal.errors import (
     CallError,
     InternalError,
@@ -26,20 +26,16 @@ from ..journal.errors import (
 from ..journal.futures import resolve
 from ..journal.key import Key
 from ..journal.messages import Held, closes
-from ..journal.outcomes import Outcome, Succeeded, encode_outcome
-from ..journal.records import PauseReason
-from ..journal.requests import Request, RequestKind, RestartOrder, ResumeOrder
-from ..journal.standing import Status
-from .aside import resume_beside
+from ..journal.outcomes import Outcome
+from ..journal.requests import Request, RequestKind
 from .claims import Claims
 from .door import DoorClosed
-from .endings import accept_in_order, has_left, resumption
+from .endings import accept_in_order
 from .invocation import Hold, Invocation
 from .messages import deadlock
 from .orders import check_call
 from .partition import OwnershipLost, Phase
-from .replies import answer, refuse
-from .restarting import Order, go_on, why_it_can_not
+from .replies import refuse
 from .scheduling import schedule
 
 if TYPE_CHECKING:
@@ -49,11 +45,11 @@ if TYPE_CHECKING:
     from .attaching import Attaching
     from .cancelling import Cancelling
     from .deciding import Deciding
-    from .lane import Lane
     from .partition import Partition
     from .pausing import Pauses
     from .probes import Probes
     from .reconciling import Reconciling
+    from .resuming import Resuming
     from .signal_intake import SignalIntake
     from .validating import Validating
     from .waits import Waits
@@ -79,8 +75,6 @@ ACCEPT_AFTER_SECONDS = 0.05
 BACKLOG_RETRY_SECONDS = 1.0
 #: What a caller is told to wait for when the worker has too much in hand.
 WORKER_RETRY_SECONDS = 0.5
-_RESUMED = encode_outcome(Succeeded(pack(None)))
-_BEGUN = frozenset({Status.RUNNING, Status.WAITING, Status.COMPENSATING})
 #: How many calls of one partition a worker has in hand at most, for each of its slots.
 CALLS_PER_SLOT = 64
 
@@ -106,6 +100,7 @@ class Intake:
         self.waits: Waits
         self.validating: Validating
         self.pauses: Pauses
+        self.resuming: Resuming
         self.probes: Probes
         self.signals: SignalIntake
         self.attaching: Attaching
@@ -211,7 +206,7 @@ class Intake:
         """Return what takes an order in that runs no handler; None for a request that does."""
         match kind:
             case RequestKind.RESUME | RequestKind.RESTART:
-                return self._resume
+                return self.resuming.take
             case RequestKind.PAUSE:
                 return self.pauses.take
             case RequestKind.REPAIR:
@@ -367,74 +362,6 @@ class Intake:
 
     def _chain(self, partition: Partition, raw_id: bytes, future: asyncio.Future[None]) -> None:
         self.accept_now(partition, raw_id).add_done_callback(partial(_copy, future))
-
-    def _resume(self, partition: Partition, entry: bytes, request: Request) -> None:
-        form = RestartOrder if request.kind is RequestKind.RESTART else ResumeOrder
-        order = form.decode(request.payload or b"")
-        if isinstance(order, ResumeOrder) and not order.invocation:
-            self.pauses.end(partition, entry, request, order)
-            return
-        lane = partition.lane(request.key)
-        if not lane.loaded:
-            resume = partial(self._resume_loaded, partition, lane, entry, request, order)
-            lane.when_loaded = (*lane.when_loaded, resume)
-            return
-        self._resume_loaded(partition, lane, entry, request, order)
-
-    @staticmethod
-    def _why_not(lane: Lane, invocation: Invocation | None, order: Order) -> str | None:
-        """Return why an invocation can't be resumed, None when it can."""
-        if lane.load_error is not None and not lane.loaded:
-            return f"its object can't be read: {lane.load_error}"
-        if invocation is None or invocation.hold is not Hold.PAUSED:
-            return "it is not paused"
-        paused = invocation.standing.paused if invocation.standing is not None else None
-        if paused is None or paused.reason is PauseReason.UNDECODABLE:
-            return "its records can't be read by this code, so there is nothing to go on from"
-        return why_it_can_not(invocation, order)
-
-    def _resume_loaded(self, partition: Partition, lane: Lane, entry: bytes, request: Request, order: Order) -> None:
-        invocation = partition.open.get(order.invocation)
-        if invocation is None and lane.loaded:
-            done = partial(self._resume_found, partition, lane, entry, request, order)
-            partition.host.find_parked(lane, order.invocation, done)
-            return
-        self._resume_found(partition, lane, entry, request, order)
-
-    def _resume_found(self, partition: Partition, lane: Lane, entry: bytes, request: Request, order: Order) -> None:
-        invocation = partition.open.get(order.invocation)
-        why_not = self._why_not(lane, invocation, order)
-        if invocation is None or why_not is not None:
-            error = CallError(why_not or "", invocation_id=partition.invocation_id(order.invocation))
-            refuse(partition, request.invocation, entry, request.client, error)
-            return
-        if has_left(invocation):
-            lane.commit(resume_beside(lane, invocation, go_on(invocation, order)))
-            invocation.entry = None
-            answer(partition, request.invocation, entry, request.client, _RESUMED)
-            return
-        is_aside = partition.parked.pop(invocation.raw_id, None) is not None
-        running = holder(lane)
-        if is_aside and running is not None:
-            # It goes on behind what has begun, also for an owner that comes after us.
-            accept_in_order(lane, running)
-        fact = go_on(invocation, order)
-        lane.commit(resumption(lane, invocation, fact, is_aside=is_aside, running=running))
-        invocation.attempts = 0
-        invocation.entry = None
-        if is_aside:
-            lane.queue.insert(0 if running is None else 1, invocation)
-        partition.release_hold(lane, invocation)
-        answer(partition, request.invocation, entry, request.client, _RESUMED)
-
-
-def holder(lane: Lane) -> Invocation | None:
-    """Return the first of a lane if it has begun: it runs, or waits for an attempt, its time or another object."""
-    first = lane.queue[0] if lane.queue else None
-    if first is None or first is lane.running:
-        return first
-    has_begun = first.standing is not None and first.standing.status in _BEGUN
-    return first if has_begun else None
 
 
 def find_handler(partition: Partition, name: str, *, is_inside: bool = False) -> Handler[Any, Any]:

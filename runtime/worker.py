@@ -47,6 +47,7 @@ from .probes import Probes
 from .reads import Reads, Serving
 from .replies import refuse
 from .residency import Residency
+from .resuming import Resuming
 from .retention import Retention
 from .reviving import Reviving
 from .signal_boxes import SignalBoxes
@@ -165,7 +166,7 @@ class Worker:
         intake.reconciling = self.effect_parts.reconciling
         intake.cancelling = Cancelling(store, errands, self._reviving)
         intake.cancelling.dockets = self.effect_parts.dockets
-        intake.pauses = self._pauses
+        intake.pauses, intake.resuming = self._pauses, Resuming(self._pauses)
         intake.probes = self._probes
         intake.attaching = Attaching(store, errands, self._reviving.read_records, self._probes.attached)
         return intake
