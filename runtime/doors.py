@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..journal.outcomes import Outcome
     from ..objects.app import App
     from ..objects.settings import Settings
+    from .acceptances import Acceptances
     from .intake import Intake
     from .partition import Partition
     from .reads import Reads
@@ -29,10 +30,11 @@ REMEMBERED_KEYS = 65_536
 class PartitionDoor:
     """The door of one partition, for as long as its tenure lasts."""
 
-    __slots__ = ("_intake", "_partition", "_reads")
+    __slots__ = ("_acceptances", "_intake", "_partition", "_reads")
 
-    def __init__(self, partition: Partition, intake: Intake, reads: Reads) -> None:
+    def __init__(self, partition: Partition, intake: Intake, acceptances: Acceptances, reads: Reads) -> None:
         self._partition = partition
+        self._acceptances = acceptances
         self._intake = intake
         self._reads = reads
 
@@ -77,7 +79,7 @@ class PartitionDoor:
 
     def accepted(self, raw_id: bytes) -> asyncio.Future[None]:
         """Commit the acceptance of a call by itself, so that its id may be given out."""
-        return self._intake.accept_now(self._partition, raw_id)
+        return self._acceptances.accept_now(self._partition, raw_id)
 
     async def read(self, handler_name: str, key: str, payload: bytes | None, raw_id: bytes) -> Outcome:
         """Run a shared handler in the caller's own task.
@@ -98,14 +100,24 @@ class Doors:
         settings: The effective settings.
         ownership: The partitions that it holds.
         intake: Takes calls in.
+        acceptances: Commits that they were taken in.
         reads: Serves shared handlers.
     """
 
-    def __init__(self, app: App, settings: Settings, ownership: Ownership, intake: Intake, reads: Reads) -> None:
+    def __init__(
+        self,
+        app: App,
+        settings: Settings,
+        ownership: Ownership,
+        intake: Intake,
+        acceptances: Acceptances,
+        reads: Reads,
+    ) -> None:
         self._app = app
         self._settings = settings
         self._ownership = ownership
         self._intake = intake
+        self._acceptances = acceptances
         self._reads = reads
         self._doors: dict[tuple[str, int], PartitionDoor] = {}
         self._number = lru_cache(REMEMBERED_KEYS)(self._number_of)
@@ -131,7 +143,7 @@ class Doors:
     def open(self, partition: Partition) -> None:
         """Open a partition's door."""
         identity = (partition.space.type_name, partition.number)
-        self._doors[identity] = PartitionDoor(partition, self._intake, self._reads)
+        self._doors[identity] = PartitionDoor(partition, self._intake, self._acceptances, self._reads)
 
     def close(self, partition: Partition) -> None:
         """Close a partition's door, unless a later tenure has opened its own."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,18 +21,16 @@ from ..journal.errors import (
     StoreFull,
     UnknownHandler,
 )
-from ..journal.futures import resolve
 from ..journal.key import Key
 from ..journal.messages import Held, closes
 from ..journal.outcomes import Outcome
 from ..journal.requests import Request, RequestKind
 from .claims import Claims
 from .door import DoorClosed
-from .endings import accept_in_order
 from .invocation import Hold, Invocation
 from .messages import deadlock
 from .orders import check_call
-from .partition import OwnershipLost, Phase
+from .partition import OwnershipLost
 from .replies import refuse
 from .scheduling import schedule
 
@@ -42,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..objects.handler import Handler
+    from .acceptances import Acceptances
     from .attaching import Attaching
     from .cancelling import Cancelling
     from .deciding import Deciding
@@ -69,8 +66,6 @@ _WAITING_FOR_ROOM = frozenset(
 _SIGNALS = frozenset({RequestKind.SIGNAL, RequestKind.OBJECT_SIGNAL})
 #: What ends an invocation, or lets it end.
 _ENDINGS = frozenset({RequestKind.CANCEL, RequestKind.KILL, RequestKind.OBJECT_CANCEL, RequestKind.SKIP_COMPENSATION})
-#: An acceptance is committed by itself when the invocation has not ended after this long.
-ACCEPT_AFTER_SECONDS = 0.05
 #: What a caller is told to wait for when a lane's backlog is full.
 BACKLOG_RETRY_SECONDS = 1.0
 #: What a caller is told to wait for when the worker has too much in hand.
@@ -86,6 +81,7 @@ class Intake:
         serve_read: Runs a shared handler for a request from the inbox.
         calls_max: How many calls of one partition the worker has in hand at most.
         repair: Carries out an order to repair.
+        acceptances: Commits that calls were taken in.
     """
 
     def __init__(
@@ -93,10 +89,12 @@ class Intake:
         serve_read: Callable[[Partition, Handler[Any, Any], Request, bytes | None], None],
         calls_max: int,
         repair: Callable[[Partition, Request, bytes], None],
+        acceptances: Acceptances,
     ) -> None:
         self._serve_read = serve_read
         self._repair = repair
         self._calls_max = calls_max
+        self._unaccepted = acceptances.unaccepted
         self.waits: Waits
         self.validating: Validating
         self.pauses: Pauses
@@ -107,7 +105,6 @@ class Intake:
         self.cancelling: Cancelling
         self.deciding: Deciding
         self.reconciling: Reconciling
-        self._unaccepted: deque[Invocation] = deque()
         self._claims = Claims()
 
     def take_entry(self, partition: Partition, entry: bytes, data: bytes) -> None:
@@ -307,62 +304,6 @@ class Intake:
         if len(payload) == REFERENCE_BYTES and is_reference(payload):
             raise InvalidInput("argument", "its extension type is reserved")
 
-    def accept_late_ones(self, after_seconds: float = ACCEPT_AFTER_SECONDS) -> None:
-        """Commit the acceptance of invocations that take longer than a moment."""
-        limit = time.monotonic() - after_seconds
-        unaccepted = self._unaccepted
-        undecided: list[Invocation] = []
-        while unaccepted:
-            invocation = unaccepted[0]
-            is_open = not (invocation.ended or invocation.accepted)
-            if is_open and invocation.arrived_at > limit:
-                break
-            unaccepted.popleft()
-            partition = invocation.lane.partition
-            if not is_open or partition.phase is Phase.LOST:
-                continue
-            accept_in_order(invocation.lane, invocation)
-            if not invocation.accepted:
-                undecided.append(invocation)
-        unaccepted.extendleft(reversed(undecided))
-
-    def accept_now(self, partition: Partition, raw_id: bytes) -> asyncio.Future[None]:
-        """Return a future that is done once the acceptance of an invocation, or its end, is durable.
-
-        Its exception is `DoorClosed` where that is not known: only the store can tell what became of the call.
-        """
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if partition.phase is Phase.LOST or partition.writer.lost is not None:
-            # What was open is forgotten, whether or not it was durable, and nothing is written any more.
-            future.set_exception(DoorClosed())
-            return future
-        invocation = partition.open.get(raw_id)
-        if invocation is None:
-            # It has left as its caller gave up. Of one that was refused there is nothing in the store.
-            space = partition.space
-            words = ("EXISTS", space.result(raw_id), space.invocation(raw_id))
-            partition.store.submit(words, partial(_found, future))
-            return future
-        if invocation.hold is Hold.RECALLING:
-            # What is known of its key decides whether it is taken in at all; its answer says so.
-            invocation.on_recalled.append(partial(self._chain, partition, raw_id, future))
-            return future
-        if invocation.ended:
-            # Its end is on the way; not every end is a commit of its lane, whose gate would tell of it.
-            invocation.listeners.append(partial(_left, future))
-            return future
-        lane = invocation.lane
-        accept_in_order(lane, invocation)
-        gate = lane.gate()
-        if gate is None:
-            future.set_result(None)
-        else:
-            gate.add_done_callback(partial(_copy, future))
-        return future
-
-    def _chain(self, partition: Partition, raw_id: bytes, future: asyncio.Future[None]) -> None:
-        self.accept_now(partition, raw_id).add_done_callback(partial(_copy, future))
-
 
 def find_handler(partition: Partition, name: str, *, is_inside: bool = False) -> Handler[Any, Any]:
     """Return a hosted handler; another object may ask for a private one too.
@@ -399,21 +340,3 @@ def _tell(future: asyncio.Future[Outcome], outcome: Outcome | BaseException) -> 
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
-
-
-def _found(future: asyncio.Future[None], reply: Any) -> None:
-    """Tell whether the store has something of an invocation; without an answer that is not known."""
-    resolve(future, None, None if isinstance(reply, int) and reply else DoorClosed())
-
-
-def _left(future: asyncio.Future[None], outcome: Outcome | BaseException) -> None:
-    """Tell whether the end of an invocation is durable: an error stands for one of which nothing is written."""
-    resolve(future, None, DoorClosed() if isinstance(outcome, BaseException) else None)
-
-
-def _copy(future: asyncio.Future[None], source: asyncio.Future[None]) -> None:
-    if source.cancelled():
-        return
-    # Looked at in any case: an error that nobody has looked at would be logged as if it were a defect.
-    error = source.exception()
-    resolve(future, None, None if error is None else DoorClosed())

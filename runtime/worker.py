@@ -18,6 +18,7 @@ from ..journal.lane_reading import read_runnable
 from ..journal.leases import sync_leases
 from ..journal.outcomes import IdempotencyEntry
 from ..journal.tenure import Acquired
+from .acceptances import Acceptances
 from .assignment import PartitionId
 from .attaching import Attaching
 from .blob_sweep import BlobSweep
@@ -121,6 +122,7 @@ class Worker:
         self._boxes = SignalBoxes(store, self._errands)
         self.effect_parts = EffectParts(store, settings, self._errands, self._waits)
         self._validating = Validating(self._reads, settings.payload_limit_bytes)
+        self._acceptances = Acceptances()
         self._intake = self._make_intake()
         self._execution = Execution(settings, self._timers, self._limiter)
         self._inboxes = InboxReader(store, self._intake, self._errands, self._partitions)
@@ -147,7 +149,7 @@ class Worker:
             suspend=self._timers.suspend,
             restart_may_lose=restart_may_lose,
         )
-        self.doors = Doors(app, settings, self._ownership, self._intake, self._reads)
+        self.doors = Doors(app, settings, self._ownership, self._intake, self._acceptances, self._reads)
         self._slots: Slots[Lane]
         #: Tells, in tests, when nothing happens before time passes.
         self.idle: Idle
@@ -156,7 +158,8 @@ class Worker:
     def _make_intake(self) -> Intake:
         """Return what takes requests in, with those who know what becomes of each kind."""
         store, errands = self._store, self._errands
-        intake = Intake(self._reads.serve, self._settings.lane_slots * CALLS_PER_SLOT, self._repair)
+        calls_max = self._settings.lane_slots * CALLS_PER_SLOT
+        intake = Intake(self._reads.serve, calls_max, self._repair, self._acceptances)
         delivery = SignalDelivery(self._waits)
         self._waits.on_abandoned.append(delivery.give_back)
         intake.waits = self._waits
@@ -226,7 +229,7 @@ class Worker:
             Parts(
                 (*resting, self._reads, self._errands), self._inboxes, self._outbox, self._timers,
                 self.effect_parts.agenda, self._partitions, self._sweep_partitions,
-                partial(self._intake.accept_late_ones, 0.0),
+                partial(self._acceptances.accept_late_ones, 0.0),
             ),
         )  # fmt: skip
         subscription = self._store.new_subscription(
@@ -436,7 +439,7 @@ class Worker:
     async def _tick(self) -> None:
         while True:
             await anyio.sleep(ACCEPTANCE_TICK_SECONDS)
-            self._intake.accept_late_ones()
+            self._acceptances.accept_late_ones()
 
     async def _sweep(self) -> None:
         """Find what was missed: hints, due times, look-ups that the store did not answer."""

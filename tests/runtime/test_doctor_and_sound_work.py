@@ -22,6 +22,7 @@ from keylane.journal.records import Accepted
 from keylane.journal.repair_order import RepairOrder
 from keylane.journal.requests import Request, RequestKind
 from keylane.journal.tenure import Tenure
+from keylane.runtime.acceptances import Acceptances
 from keylane.runtime.in_hand import InHand
 from keylane.runtime.lane_mending import LaneMending
 from keylane.testing import shift_clock
@@ -294,7 +295,11 @@ async def test_a_lane_keeps_its_order_in_the_store_whenever_what_is_in_it_is_tak
     ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A scheduled call may come to the end while one before it is not yet taken in; another owner keeps the order."""
-    monkeypatch.setattr("keylane.runtime.intake.ACCEPT_AFTER_SECONDS", 3600)
+
+    def never(_: Acceptances) -> None:
+        """Leave it to the one who asks for it."""
+
+    monkeypatch.setattr(Acceptances, "accept_late_ones", never)
     gate = gate_of(tmp_path)
     async with ward.worker() as runtime, anyio.create_task_group() as tasks:
         tasks.start_soon(runtime.client.call, hold, KEY, str(gate))
@@ -308,7 +313,7 @@ async def test_a_lane_keeps_its_order_in_the_store_whenever_what_is_in_it_is_tak
 
         await eventually_answers(is_released, "the scheduled one is in the lane")
         first = partition.lane(KEY).queue[0]
-        await runtime.worker._intake.accept_now(partition, first.raw_id)
+        await runtime.worker._acceptances.accept_now(partition, first.raw_id)
 
         assert await ward.redis("LRANGE", ward.space.lane(KEY), 0, -1) == [first.raw_id, raw_id]
         assert await ward.kinds() == []

@@ -25,7 +25,7 @@ from keylane.journal import writer as writer_module
 from keylane.journal.batch import Batch, Commit, build_batch
 from keylane.journal.writer import OPERATIONS_PER_BATCH, PartitionWriter
 from keylane.objects.settings import Settings
-from keylane.runtime.intake import Intake
+from keylane.runtime.acceptances import Acceptances
 from keylane.runtime.invocation import Hold
 from keylane.runtime.timers import Timers
 from keylane.testing import shift_clock
@@ -104,10 +104,10 @@ async def test_nothing_of_an_ended_call_stays(store_url: str, namespace: str) ->
                     await client.call(fail, key)
 
         await asyncio.gather(*(caller(own) for own in range(16)))
-        intake: Intake = runtime.worker._intake  # pyright: ignore[reportPrivateUsage]
+        acceptances: Acceptances = runtime.worker._acceptances  # pyright: ignore[reportPrivateUsage]
         timers: Timers = runtime.worker._timers  # pyright: ignore[reportPrivateUsage]
         with anyio.fail_after(5):
-            while intake._unaccepted:  # pyright: ignore[reportPrivateUsage]
+            while acceptances.unaccepted:
                 await anyio.sleep(0.005)
         assert len(timers._ask_times) <= 2  # pyright: ignore[reportPrivateUsage]
         for partition in runtime.worker.partitions:
@@ -140,9 +140,9 @@ async def test_calls_to_an_object_that_can_not_be_read_are_forgotten(store_url: 
             key = None if number % 2 else f"k{number}"
             with pytest.raises(WrongKeyType):
                 await runtime.client.call(add, "acme/foreign", 1, idempotency_key=key)
-        intake: Intake = runtime.worker._intake  # pyright: ignore[reportPrivateUsage]
+        acceptances: Acceptances = runtime.worker._acceptances  # pyright: ignore[reportPrivateUsage]
         with anyio.fail_after(5):
-            while intake._unaccepted:  # pyright: ignore[reportPrivateUsage]
+            while acceptances.unaccepted:
                 await anyio.sleep(0.005)
         assert await runtime.client.call(add, "acme/mine", 1) == 1
 
@@ -158,7 +158,7 @@ async def test_a_long_backlog_is_taken_in_by_commits_of_bounded_size(
         sizes.append(len(what.operations))
         commit(writer, what)
 
-    def never(_: Intake) -> None:
+    def never(_: Acceptances) -> None:
         """Leave it to the one who asks for the last of them."""
 
     monkeypatch.setattr(PartitionWriter, "commit", noted)
@@ -169,10 +169,10 @@ async def test_a_long_backlog_is_taken_in_by_commits_of_bounded_size(
         partition = next(each for each in runtime.worker.partitions if "acme/a" in each.lanes)
         queue = partition.lanes["acme/a"].queue
         await eventually(lambda: queue and queue[0].hold is Hold.RETRYING, "it waits")
-        monkeypatch.setattr(Intake, "accept_late_ones", never)
+        monkeypatch.setattr(Acceptances, "accept_late_ones", never)
         waiting = [asyncio.ensure_future(client.call(add, "acme/a", 1)) for _ in range(500)]
         await eventually(lambda: len(queue) == 501, "they wait behind it")
-        await runtime.worker._intake.accept_now(partition, queue[-1].raw_id)  # pyright: ignore[reportPrivateUsage]
+        await runtime.worker._acceptances.accept_now(partition, queue[-1].raw_id)  # pyright: ignore[reportPrivateUsage]
         assert await client.store.call("LLEN", partition.space.lane("acme/a")) == 501
         await shift_clock(runtime, timedelta(days=1))
         assert [await each for each in waiting] == list(range(1, 501))

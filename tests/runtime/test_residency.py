@@ -28,7 +28,7 @@ from keylane.journal.record_bytes import encode
 from keylane.journal.records import Paused, PauseReason
 from keylane.journal.requests import Request, RequestKind
 from keylane.runtime import finding
-from keylane.runtime.intake import Intake
+from keylane.runtime.acceptances import Acceptances
 from keylane.runtime.lane import Lane
 from keylane.runtime.partition import Partition
 from keylane.runtime.residency import LOOKS_PER_ENTRY, Residency
@@ -307,10 +307,10 @@ async def test_a_lane_stays_while_something_in_it_is_not_durable(
     with pytest.raises(InvocationPaused):
         await runtime.client.call(stumble, "acme/undurable")
 
-    def never(_: Intake) -> None:
+    def never(_: Acceptances) -> None:
         """Take nothing in."""
 
-    monkeypatch.setattr(Intake, "accept_late_ones", never)
+    monkeypatch.setattr(Acceptances, "accept_late_ones", never)
     await runtime.client.send(add, "acme/undurable", 1)
     lane = lanes_of(runtime)["acme/undurable"]
     await eventually(lambda: len(lane.queue) == 2, "it is read")
