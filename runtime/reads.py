@@ -272,6 +272,11 @@ class Serving:
         self.entry = entry
 
 
+def asker_of(serving: Serving) -> str:
+    """Return the tenant who asks."""
+    return serving.request.key.partition("/")[0]
+
+
 async def _is_settled(lane: Lane) -> bool:
     """Return whether what was queued in a lane is durable by now, or soon.
 

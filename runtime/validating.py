@@ -49,6 +49,11 @@ class Validation:
         self.is_sent = is_sent
 
 
+def sender_of(validation: Validation) -> str:
+    """Return the tenant whose call is to be validated."""
+    return validation.invocation.lane.key.tenant
+
+
 class Validating:
     """Validates calls for one worker.
 

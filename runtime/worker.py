@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -16,7 +14,6 @@ import anyio.abc
 from ..journal.background import Background
 from ..journal.lane_reading import read_runnable
 from ..journal.leases import sync_leases
-from ..journal.outcomes import IdempotencyEntry
 from ..journal.tenure import Acquired
 from .acceptances import Acceptances
 from .assignment import PartitionId
@@ -40,13 +37,13 @@ from .mending import Mending
 from .meters import NO_METERS, Meters
 from .outbox import Outbox
 from .ownership import Ownership
-from .partition import FirstArguments, Partition, Phase
+from .partition import Partition, Phase
+from .partition_host import PartitionHost
 from .pausing import Pauses
 from .places import Places
 from .presence import Presence, new_worker_identity
 from .probes import Probes
-from .reads import Reads, Serving
-from .replies import refuse
+from .reads import Reads, Serving, asker_of
 from .residency import Residency
 from .resuming import Resuming
 from .retention import Retention
@@ -58,17 +55,15 @@ from .slots import Slots
 from .spans import NO_SPANS, Spans
 from .steps import Steps
 from .timers import Timers
-from .validating import VALIDATOR_SLOTS, Validating, Validation
+from .validating import VALIDATOR_SLOTS, Validating, Validation, sender_of
 from .waits import Waits
 
 if TYPE_CHECKING:
-    from ..journal.errors import KeylaneError
     from ..journal.keyspace import PartitionSpace
     from ..journal.requests import Request
     from ..journal.store import Store
     from ..objects.app import App
     from ..objects.settings import Settings
-    from .invocation import Invocation
 
 logger = logging.getLogger("keylane.worker")
 
@@ -79,7 +74,7 @@ READ_SLOTS = 64
 FIRST_LOOK_SECONDS = 5.0
 
 
-class Worker:
+class Worker(PartitionHost):
     """Hosts an app on a store; use it as an async context manager.
 
     Leaving it hands the partitions over: what runs may end within the drain limit, nothing new starts.
@@ -150,7 +145,6 @@ class Worker:
             restart_may_lose=restart_may_lose,
         )
         self.doors = Doors(app, settings, self._ownership, self._intake, self._acceptances, self._reads)
-        self._slots: Slots[Lane]
         #: Tells, in tests, when nothing happens before time passes.
         self.idle: Idle
         self.is_dead = False
@@ -221,8 +215,8 @@ class Worker:
         self._execution.messages = effects
         self.effect_parts.serve(effects)
         self.effect_parts.start(self._settings, tasks)
-        self._reads.slots = Slots[Serving](READ_SLOTS, self._reads.serve_now, _asker_of, tasks)
-        self._validating.slots = Slots[Validation](VALIDATOR_SLOTS, self._validating.turn, _sender_of, tasks)
+        self._reads.slots = Slots[Serving](READ_SLOTS, self._reads.serve_now, asker_of, tasks)
+        self._validating.slots = Slots[Validation](VALIDATOR_SLOTS, self._validating.turn, sender_of, tasks)
         resting = (self._slots, self._reads.slots, self._validating.slots, *self.effect_parts.resting)
         self.idle = Idle(
             self._store,
@@ -284,62 +278,6 @@ class Worker:
         self._presence.abandon()
         self.idle.rested()
 
-    def ready(self, lane: Lane) -> None:
-        """Give a lane to a slot, if it has something to run and none has it yet."""
-        if not lane.busy and lane.partition.phase is Phase.OPEN and lane.head() is not None:
-            lane.busy = True
-            self._slots.give(lane)
-
-    def entered(self, lane: Lane) -> None:
-        """Make room in memory for a lane that comes in."""
-        self._residency.enter(lane)
-
-    def load(self, lane: Lane, after_seconds: float = 0.0) -> None:
-        """Read a lane into memory."""
-        if not after_seconds:
-            self._loading.load(lane)
-            return
-        asyncio.get_running_loop().call_later(after_seconds, self._loading.load, lane)
-
-    def refuse(self, partition: Partition, invocation: Invocation, error: KeylaneError) -> None:
-        """Tell whoever sent a request that it comes to nothing."""
-        if invocation.entry is not None and not invocation.accepted:
-            refuse(partition, invocation.raw_id, invocation.entry, invocation.client, error, invocation.caller)
-
-    def find(self, partition: Partition, raw_ids: list[bytes]) -> None:
-        """Let invocations go on that fell due, in this order."""
-        elsewhere: list[bytes] = []
-        for raw_id in raw_ids:
-            invocation = partition.open.get(raw_id)
-            if invocation is None:
-                elsewhere.append(raw_id)
-            else:
-                self._waits.fire(partition, invocation)
-        if elsewhere:
-            self._finding.find(partition, elsewhere)
-
-    def due_in(self, partition: Partition, delay_ms: int) -> None:
-        """Ask in a while what is due."""
-        self._timers.ask_in(partition, delay_ms)
-
-    def lost_messages(self, partition: Partition, target: PartitionSpace) -> None:
-        """Tell the callers whose messages to a partition are lost."""
-        self._errands.add(partial(self._waits.fail_lost_calls, self._store, partition, target))
-
-    def find_arguments(
-        self,
-        partition: Partition,
-        key_text: str,
-        entry: IdempotencyEntry,
-        done: Callable[[FirstArguments | None], None],
-    ) -> None:
-        """Read the arguments of a former call."""
-        self._finding.find_arguments(partition, key_text, entry, done)
-
-    def find_parked(self, lane: Lane, raw_id: bytes, done: Callable[[], None]) -> None:
-        """Bring an invocation into memory that an owner before has set aside."""
-        self._finding.find_parked(lane, raw_id, done)
-
     async def look_for_due(self) -> None:
         """Ask the store now what time it is in each partition and what is due by it, as the sweep does each second."""
         await self._timers.ask(self._ownership.partitions)
@@ -362,17 +300,6 @@ class Worker:
             StoreUnavailable: The store is away.
         """
         await self._retention.sweep()
-
-    def lost(self, partition: Partition) -> None:
-        """Take note that a tenure ended."""
-        self._timers.suspend(partition)
-        self.effect_parts.agenda.leave(partition)
-        self._outbox.leave(partition)
-        self._residency.lost(partition)
-        self._inboxes.leave(partition)
-        self._probes.leave(partition)
-        self.doors.close(partition)
-        self._ownership.lost(partition)
 
     def _repair(self, partition: Partition, request: Request, entry: bytes) -> None:
         self._mending.take(partition, request, entry)
@@ -471,11 +398,3 @@ class Worker:
 
 def _tenant_of(lane: Lane) -> str:
     return lane.key.tenant
-
-
-def _sender_of(validation: Validation) -> str:
-    return validation.invocation.lane.key.tenant
-
-
-def _asker_of(serving: Serving) -> str:
-    return serving.request.key.partition("/")[0]
