@@ -8,6 +8,8 @@ from typing import Final, Literal
 from ..journal.errors import RegistrationError
 
 _ATTEMPTS_MAX: Final = 10_000
+#: As long as anything is waited for.
+_LONGEST_SECONDS: Final = timedelta(days=400).total_seconds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,11 @@ class RetryPolicy:
         Args:
             attempt: The number of the attempt that has failed, counted from 1.
             random: Gives a number from 0 up to 1.
-            retry_after: Seconds that the error itself asks for; they are taken as they are.
+            retry_after: Seconds that the error itself asks for; no more than 400 days, and what is no number at all
+                counts for nothing: it may be what somebody else's header said.
         """
-        if retry_after is not None:
-            return timedelta(seconds=max(0.0, retry_after))
+        if isinstance(retry_after, int | float):
+            return timedelta(seconds=min(max(0.0, retry_after), _LONGEST_SECONDS))
         try:
             seconds = self.first.total_seconds() * self.factor ** (attempt - 1)
         except OverflowError:

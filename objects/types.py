@@ -218,8 +218,13 @@ class PlainBoundary(Boundary[Any]):
 
     def dump(self, value: Any) -> bytes:
         """Turn plain data into bytes."""
-        for type_name, _ in _objects_in(value):
-            raise self._refusal(self.where, f"{type_name} is no plain data: declare the type of this value")
+        try:
+            found = next(_objects_in(value), None)
+        except RecursionError:
+            # Packing it says so.
+            found = None
+        if found is not None:
+            raise self._refusal(self.where, f"{found[0]} is no plain data: declare the type of this value")
         return self._packed(value)
 
     def dump_both(self, value: Any) -> tuple[bytes, bytes]:
@@ -355,6 +360,9 @@ def _is_plain(value: object) -> bool:
         _ENCODER.pack_anonymously(value)
     except NotEncodable:
         return isinstance(value, Mapping | list | tuple | set | frozenset)
+    except (ValueError, RecursionError):
+        # A text that no bytes can carry, or what is nested too deeply: packing it says so, and where.
+        return True
     return True
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 
-from ..journal.errors import InvalidOutput, KeylaneError, NotSent, PayloadTooLarge, Rejected
+from ..journal.errors import NotSent, PayloadTooLarge, Rejected
 from .effect_facts import VALUE_LIMIT_BYTES, cut, in_words, unreadable
 from .own_context import in_own_context
 from .slots import Slots
@@ -153,7 +153,7 @@ class EffectCalls:
         """
         try:
             given = effect.params.load(params)
-        except KeylaneError as error:
+        except Exception as error:  # noqa: BLE001, a type of the user may raise anything
             return Unsent(unreadable(error))
         why = may_send()
         if why is not None:
@@ -167,7 +167,7 @@ class EffectCalls:
             return Unclear("the receiver can't be asked")
         try:
             given = effect.params.load(params)
-        except KeylaneError as error:
+        except Exception as error:  # noqa: BLE001, likewise
             return Unclear(unreadable(error))
         return await self._answer(effect, lambda: lookup(operation_id, given), is_call=False)
 
@@ -202,7 +202,7 @@ def _done(effect: Effect[Any, Any], value: object, *, is_call: bool) -> Answer:
     try:
         packed = effect.receipt.dump(value)
         check_value(effect, "receipt", packed)
-    except (InvalidOutput, PayloadTooLarge) as error:
+    except Exception as error:  # noqa: BLE001, a type of the user may raise anything
         # It was done, for all that is known; a person has to say with what receipt. A look-up is made again and again,
         # and what it says stands with the effect.
         level = logging.ERROR if is_call else logging.INFO

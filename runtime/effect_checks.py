@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..journal import codec
 from ..journal.errors import PayloadTooLarge
@@ -13,6 +13,9 @@ from .own_context import in_own_context
 if TYPE_CHECKING:
     from ..journal.batch import Operation
     from .lane import Lane
+
+
+SHOWN_CHARACTERS: Final = 40
 
 
 class ApprovalCheck(Protocol):
@@ -27,6 +30,7 @@ class ApprovalCheck(Protocol):
 
         Raises:
             ApprovalUnfit: It has passed, or they may not.
+            RetryableError: Whether they may can't be said now.
         """
         ...
 
@@ -75,12 +79,16 @@ def check_operation(operation_id: object, limit: int) -> None:
         limit: How many bytes it may have.
 
     Raises:
-        TypeError: It is no text, or is empty.
+        TypeError: It is no text, is empty, or has a lone surrogate, which no receiver could be told.
         PayloadTooLarge: It is longer.
     """
     if type(operation_id) is not str or not operation_id:
         raise TypeError(f"operation_id is text that names the business operation, not {operation_id!r}")
-    size = len(operation_id.encode(errors="surrogatepass"))
+    try:
+        size = len(operation_id.encode())
+    except UnicodeEncodeError:
+        why = "has a lone surrogate, which UTF-8 can't carry; replace it"
+        raise TypeError(f"operation_id {operation_id[:SHOWN_CHARACTERS]!r} {why}") from None
     if size > limit:
         raise PayloadTooLarge("operation_id", size, limit, remedy="shorten it, and put data into the parameters")
 

@@ -17,7 +17,6 @@ from ..objects.recovery import Contract, contract_under
 if TYPE_CHECKING:
     from ..journal.batch import Operation
     from ..journal.effects import Waiter
-    from ..journal.errors import KeylaneError
     from ..journal.keyspace import PartitionSpace
     from ..objects.receivers import Effect
     from .invocation import Invocation
@@ -82,21 +81,22 @@ def item_of(key_text: str, operation: str, kind: AgendaKind = AgendaKind.EFFECT)
     return AgendaItem(kind, key_text, operation)
 
 
-def cut(text: str) -> str:
-    """Return a text as it is told of an effect."""
+def cut(said: object) -> str:
+    """Return what was said as it is told of an effect; what a function of the user calls a reason need be no text."""
+    try:
+        text = str(said)
+    except Exception:  # noqa: BLE001, the text is user code
+        text = "its text can't be made"
     return text if len(text) <= DETAIL_CHARACTERS else f"{text[:DETAIL_CHARACTERS]}…"
 
 
 def in_words(error: BaseException) -> str:
     """Return an exception in a line."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001, the text is user code
-        text = "its text can't be made"
+    text = cut(error)
     return cut(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
-def unreadable(error: KeylaneError) -> str:
+def unreadable(error: Exception) -> str:
     """Return in a line that the parameters of an effect are none to this code."""
     return f"its parameters can't be read by this code: {in_words(error)}"
 

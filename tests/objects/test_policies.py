@@ -49,6 +49,13 @@ def test_the_pause_that_an_error_asks_for_is_taken_as_it_is() -> None:
     assert RetryPolicy().delay(1, never, retry_after=-1) == timedelta(0)
 
 
+@pytest.mark.parametrize("seconds", [float("inf"), 1e300, timedelta.max.total_seconds()])
+def test_no_error_asks_for_more_than_can_be_waited_for(seconds: float) -> None:
+    """What it asks for may be somebody else's header."""
+    assert RetryPolicy().delay(1, never, retry_after=seconds) == timedelta(days=400)
+    assert RetryPolicy().delay(1, never, retry_after=float("nan")) == timedelta(0)
+
+
 def test_the_last_attempt_is_the_one_of_its_number() -> None:
     """Ten attempts in all, the first one included."""
     policy = RetryPolicy(attempts=10)

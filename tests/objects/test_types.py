@@ -102,6 +102,7 @@ def test_what_does_not_fit_is_refused_with_the_path_of_the_field(form: Any, data
         (dict[str, Any], {"a": [1, object()]}, "result.a[1]"),
         (Any, {"a": Item(amount=Decimal(1))}, "result"),
         (Any, Colour.RED, "result"),
+        (Any, {"a": ["\ud800"]}, "result.a[0]"),
         (str, "\ud800", "result"),
     ],
 )
