@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..journal.codec import unpack
-from ..journal.errors import ApprovalUnfit
+from ..journal.errors import ApprovalUnfit, RetryableError
 from ..journal.ledger import EventKind, Happened
 from ..journal.proposals import ProposalState, proposal_field
 from ..objects.decisions import closed
 from ..objects.proposing import proposal_id, proposal_of, unfit
 from .approvals import is_named
+from .authority import NotSaid
 
 if TYPE_CHECKING:
     from ..journal.batch import Operation
@@ -44,6 +45,7 @@ class ApprovalChecks:
 
         Raises:
             ApprovalUnfit: It has passed, or they may not.
+            RetryableError: Whether they may can't be said now.
         """
         docket, space = lane.docket, lane.partition.space
         entry = None if docket is None else docket.proposals.get(approval)
@@ -58,6 +60,8 @@ class ApprovalChecks:
             why = await self._authority.answer(
                 lane.partition.virtual_object, lane.key.tenant, decision.approver, proposal
             )  # fmt: skip
+            if isinstance(why, NotSaid):
+                raise RetryableError(str(why))
             if why is not None:
                 raise ApprovalUnfit(name, f"{why} any more")
 

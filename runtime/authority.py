@@ -55,6 +55,12 @@ class Question:
         self.done = done
 
 
+class NotSaid(str):
+    """Why nobody can say whether somebody may approve: for a decision it counts as a no, for what is approved not."""
+
+    __slots__ = ()
+
+
 class Authority:
     """Asks for one worker who may approve; what can't be answered is answered with no."""
 
@@ -90,9 +96,13 @@ class Authority:
             if is_from_outside(error):
                 raise
             logger.exception("may_approve of %s failed for %s", question.virtual_object.name, question.proposal.id)
-            return f"whether {approver} may approve it can't be said: may_approve failed with {type(error).__name__}"
+            return NotSaid(
+                f"whether {approver} may approve it can't be said: may_approve failed with {type(error).__name__}"
+            )
         if limit.cancelled_caught:
-            return f"whether {approver} may approve it can't be said: may_approve took over {AUTHORITY_SECONDS:g} s"
+            return NotSaid(
+                f"whether {approver} may approve it can't be said: may_approve took over {AUTHORITY_SECONDS:g} s"
+            )
         return None if may is True else f"{approver} may not approve this"
 
 

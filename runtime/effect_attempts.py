@@ -36,6 +36,7 @@ logger = logging.getLogger("keylane.effects")
 
 #: How soon an attempt is thought of again that could not be made for reasons of ours.
 AGAIN_MS: Final = 1_000
+REFUSED_HERE: Final = "it must not be done any more"
 NOBODY: Final = "nothing was sent, and nobody wants it any more"
 
 
@@ -135,9 +136,10 @@ class EffectAttempts:
             facts = await checked(lane, effect, entry.params, entry.approval, self.approvals)
         except TerminalError as error:
             refusal = Rejected(failure_of(error))
-            why = in_words(error)
+            # The receiver has not said so: it was not asked.
+            why = f"{REFUSED_HERE}: {in_words(error)}"
             await self._change(
-                work, lambda each, now_ms: settled(each, refusal, now_ms, EventKind.REJECTED, detail=why)
+                work, lambda each, now_ms: settled(each, refusal, now_ms, EventKind.NOT_SENT, detail=why)
             )
             return None
         except Exception as error:  # noqa: BLE001, whatever it raises, the facts are not known

@@ -30,6 +30,8 @@ KEY = "acme/o-1"
 bank = Bank(is_deduplicating=True)
 #: Who may not approve any more.
 dismissed: set[str] = set()
+#: How often the next questions about that fail.
+outages: list[Exception] = []
 
 payments = Receiver(
     "payments", owner="payments-oncall", deduplicates=Deduplicates(timedelta(hours=100)),
@@ -49,6 +51,8 @@ async def send_payout(operation_id: str, terms: Terms) -> Receipt:
 
 async def may_approve(approver: str, proposal: Proposal) -> bool:
     del proposal
+    if outages:
+        raise outages.pop()
     return approver not in dismissed
 
 
@@ -62,6 +66,7 @@ order = VirtualObject(
 def _afresh() -> None:
     bank.empty()
     dismissed.clear()
+    outages.clear()
 
 
 async def paid(ctx: ObjectContext, approval: Approval, amount: int = 40, operation: str = "refund-1") -> str:
@@ -265,6 +270,51 @@ async def test_authority_is_asked_for_again_when_it_is_used(store_url: str) -> N
         newest = (await h.client.approvals("Order", KEY))[-1].id
         assert isinstance(await h.client.approve(newest, by="eve"), NotPermitted)
         await h.client.cancel(other.id)
+
+
+@pytest.mark.counts_runs
+@pytest.mark.parametrize("is_sent_before", [False, True])
+async def test_nobody_to_ask_for_a_moment_refuses_nothing(store_url: str, *, is_sent_before: bool) -> None:
+    """What was approved stays so until somebody says otherwise, also where a first attempt could not be sent."""
+    async with harness(order, store=store_url) as h:
+        name = await approved(h)
+        if is_sent_before:
+            bank.on_call = fail_to_ask
+            bank.whims.append("unreachable")
+        else:
+            outages.append(ConnectionError("the directory is away"))
+
+        assert await h.call(use, KEY, "a", timeout=30) == "paid 40"
+        assert await standing(h, name) == ("consumed", "a")
+        assert not outages
+
+
+async def fail_to_ask(operation_id: str) -> None:
+    """Have the next question about authority fail."""
+    del operation_id
+    bank.on_call = None
+    outages.append(ConnectionError("the directory is away"))
+
+
+async def test_who_has_lost_authority_is_not_told_as_the_receivers_no(store_url: str) -> None:
+    """The receiver was never asked a second time; the story, the case and the metrics do not say that it was."""
+    async with harness(order, store=store_url) as h:
+        await approved(h)
+        bank.on_call = dismiss_bob
+        bank.whims.append("unreachable")
+        assert "bob may not approve this any more" in await h.call(use, KEY, "a", timeout=10)
+        story = [each.text for each in (await h.client.explain("Order", KEY)).lines]
+        (case,) = await h.client.effects("Order", KEY)
+        assert not [each for each in story if "refuses" in each]
+        assert [each for each in story if "nothing was sent: it must not be done any more" in each]
+        assert case.last_answer.startswith("not sent: ")
+        assert (case.state, bank.calls("a")) == ("rejected", 1)
+
+
+async def dismiss_bob(operation_id: str) -> None:
+    """Take the authority of who has approved."""
+    del operation_id
+    dismissed.add("bob")
 
 
 async def test_an_approval_that_was_taken_back_allows_nothing(store_url: str) -> None:
