@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ..journal.effects import EffectEntry, EffectState
-from ..journal.errors import EffectRejected, KeylaneError
+from ..journal.errors import EffectRejected
 from ..journal.ledger import EventKind, Happened
 from ..journal.outcomes import Outcome, Rejected, Succeeded, encode_outcome
 from ..objects.receivers import RECONCILE_WITHIN
-from ..objects.recovery import AskPeople, NextAction, next_action, question_of
+from ..objects.recovery import AskPeople, LookUp, NextAction, next_action, question_of
 from .effect_calls import Absent, Answer, Done, Refused, Unclear, Unsent
 from .effect_facts import Change, contract, early_outcome, effect_of, follows_another, kept_ms, unreadable, with_life
 from .failures import failure_of
@@ -152,7 +152,7 @@ def asked_next(partition: Partition, entry: EffectEntry, now_ms: int) -> NextAct
         return AskPeople(_NO_CODE)
     try:
         effect.params.load(entry.params)
-    except KeylaneError as error:
+    except Exception as error:  # noqa: BLE001, a type of the user may raise anything
         # Neither a look-up nor another attempt can be made without them.
         return AskPeople(unreadable(error))
     return next_action(contract(partition, effect), question_of(entry), now_ms)
@@ -168,24 +168,28 @@ def in_question(partition: Partition, entry: EffectEntry, happened: tuple[Happen
         now_ms: The partition's time.
     """
     action = asked_next(partition, with_life(Change(entry, happened)), now_ms)
+    if entry.state is EffectState.UNRESOLVED and isinstance(action, LookUp):
+        # Asking changes nothing at the receiver: it stays with people, and the time that they have for it goes on.
+        after = entry.but(next_ms=_next_of(entry, action.at_ms))
+        return Change(after, happened, given_early=early_outcome(after))
     if not isinstance(action, AskPeople):
         after = entry.but(state=EffectState.UNKNOWN, next_ms=action.at_ms)
         return Change(after, happened, given_early=early_outcome(after))
     if entry.state is EffectState.UNRESOLVED:
-        after = entry.but(next_ms=_next_of(entry, action))
+        after = entry.but(next_ms=_next_of(entry, action.look_again_ms))
         return Change(after, happened, given_early=early_outcome(after))
     effect = effect_of(partition, entry)
     within = RECONCILE_WITHIN if effect is None else effect.receiver.reconcile_within
     by_ms = now_ms + int(within.total_seconds() * 1000)
     queued = entry.but(state=EffectState.UNRESOLVED, reconcile_by_ms=by_ms, is_overdue=False)
-    after = queued.but(next_ms=_next_of(queued, action))
+    after = queued.but(next_ms=_next_of(queued, action.look_again_ms))
     event = Happened(now_ms, EventKind.QUEUED, entry.attempt, action.why)
     return Change(after, (*happened, event), given_early=early_outcome(after))
 
 
-def _next_of(entry: EffectEntry, action: AskPeople) -> int:
+def _next_of(entry: EffectEntry, look_again_ms: int | None) -> int:
     """Return when something is to be done about an effect that lies with people, 0 for never."""
-    moments = [action.look_again_ms, None if entry.is_overdue else entry.reconcile_by_ms]
+    moments = [look_again_ms, None if entry.is_overdue else entry.reconcile_by_ms]
     return min((each for each in moments if each is not None), default=0)
 
 

@@ -75,7 +75,23 @@ async def send_transfer(operation_id: str, terms: Terms) -> Receipt:
     return await bank.pay(operation_id, terms)
 
 
-order = VirtualObject("Order", owner="tests", effects=[send_cheque, send_refund, send_transfer])
+tenacious = Receiver(
+    "tenacious", owner="tenacious-oncall", lookup=bank.find, in_flight=timedelta(seconds=20),
+    reconcile_within=timedelta(minutes=8),
+)  # fmt: skip
+
+
+@tenacious.effect("voucher", timeout=timedelta(milliseconds=300))
+async def send_voucher(operation_id: str, terms: Terms) -> Receipt:
+    return await bank.pay(operation_id, terms)
+
+
+order = VirtualObject("Order", owner="tests", effects=[send_cheque, send_refund, send_transfer, send_voucher])
+
+
+@order.handler
+async def settling(ctx: ObjectContext, amount: int) -> str:
+    return (await ctx.effect(send_voucher, operation_id="op", params=Terms(amount=amount))).id
 
 
 @order.handler
@@ -316,6 +332,31 @@ async def test_a_deadline_that_passes_is_told_once(h: Harness) -> None:
     assert len(await h.client.alerts()) == 1
     (case,) = await h.client.reconcile_list()
     assert case.is_overdue
+
+
+@pytest.mark.parametrize("is_overdue", [False, True])
+async def test_a_look_up_that_fails_takes_nothing_back_from_people(h: Harness, *, is_overdue: bool) -> None:
+    """The case stays in the queue with its deadline, and that is told once, however the receiver fares meanwhile."""
+    bank.answers.extend(["not yet"] * 100)
+    bank.whims.append("lose the request")
+    await h.send(settling, KEY, 7)
+    await h.advance(timedelta(minutes=2))
+    before = await the_case(h)
+    assert before is not None
+    assert before.state is EffectState.UNRESOLVED
+    if is_overdue:
+        await h.advance(timedelta(minutes=7))
+        assert len(await h.client.alerts()) == 1
+    bank.answers.clear()
+    bank.answers.extend(["lose the answer"] * 3)
+    await h.advance(timedelta(minutes=5))
+    case = await the_case(h)
+    assert case is not None
+    assert "look-up failed" in case.last_answer
+    assert (case.state, case.deadline) == (EffectState.UNRESOLVED, before.deadline)
+    assert len(await h.client.reconcile_list()) == 1
+    await h.advance(timedelta(minutes=50))
+    assert len(await h.client.alerts()) == 1
 
 
 async def test_who_follows_hears_of_each_alert_once(h: Harness) -> None:
