@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from .agenda import AgendaItem
 from .batch import Operation
 from .blobs import member_of
-from .effects import EffectEntry
 from .facts import often_made
 from .fields import pack
 from .keyspace import PartitionSpace
@@ -317,9 +316,9 @@ def take_up(space: PartitionSpace, key_text: str, raw_id: bytes) -> Operation:
     return (b"v", space.set_aside(key_text), raw_id)
 
 
-def write_effect(space: PartitionSpace, key_text: str, entry: EffectEntry) -> Operation:
-    """Note where an effect of an object stands."""
-    return (b"h", space.effects(key_text), entry.operation, entry.encode())
+def write_effect(space: PartitionSpace, key_text: str, operation: str, entry: bytes) -> Operation:
+    """Note where an effect of an object stands, by its encoded entry."""
+    return (b"h", space.effects(key_text), operation, entry)
 
 
 def forget_effect(space: PartitionSpace, key_text: str, operation: str) -> Operation:

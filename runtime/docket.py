@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from ..journal import operations
@@ -31,6 +33,47 @@ READ_AGAIN_SECONDS: Final = 0.2
 READ_AT_ONCE: Final = 256
 
 
+class KnownEffects(Mapping[str, EffectEntry]):
+    """The effects of an object, by operation id.
+
+    Settled ones stay as they lie in the store until somebody asks for one: an object may have thousands of them, and so
+    they take less than half of the memory, and nothing of it is for the garbage collector to look through.
+    """
+
+    __slots__ = ("_settled", "unsettled")
+
+    def __init__(self) -> None:
+        #: Those that are not settled: a few, where settled ones are kept by the thousand.
+        self.unsettled: dict[str, EffectEntry] = {}
+        self._settled: dict[str, bytes] = {}
+
+    def note(self, entry: EffectEntry, data: bytes) -> None:
+        """Note where an effect stands, and the bytes that say so."""
+        if entry.is_settled:
+            self.unsettled.pop(entry.operation, None)
+            self._settled[entry.operation] = data
+        else:
+            self.unsettled[entry.operation] = entry
+
+    def forget(self, operation: str) -> None:
+        """Forget an effect."""
+        self.unsettled.pop(operation, None)
+        self._settled.pop(operation, None)
+
+    def __getitem__(self, operation: str) -> EffectEntry:
+        entry = self.unsettled.get(operation)
+        return EffectEntry.decode(self._settled[operation]) if entry is None else entry
+
+    def __contains__(self, operation: object) -> bool:
+        return operation in self.unsettled or operation in self._settled
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(self._settled, self.unsettled)
+
+    def __len__(self) -> int:
+        return len(self._settled) + len(self.unsettled)
+
+
 class Docket:
     """What an owner knows of one object's effects and proposals, with all that is queued.
 
@@ -41,35 +84,34 @@ class Docket:
         proposals: Its proposals, by action and version.
     """
 
-    __slots__ = ("_key_text", "_space", "effects", "proposals", "unsettled")
+    __slots__ = ("_key_text", "_space", "effects", "proposals")
 
     def __init__(
         self,
         space: PartitionSpace,
         key_text: str,
-        effects: dict[str, EffectEntry],
+        effects: KnownEffects,
         proposals: dict[str, ProposalEntry],
     ) -> None:
         self._space = space
         self._key_text = key_text
         self.effects = effects
         self.proposals = proposals
-        #: Those of its effects that are not settled: a few, where settled ones are kept by the thousand.
-        self.unsettled = {name: each for name, each in effects.items() if not each.is_settled}
+
+    @property
+    def unsettled(self) -> Mapping[str, EffectEntry]:
+        """Those of its effects that are not settled."""
+        return self.effects.unsettled
 
     def write_effect(self, entry: EffectEntry) -> Operation:
         """Note where an effect stands; the operation goes into the next commit of the lane."""
-        self.effects[entry.operation] = entry
-        if entry.is_settled:
-            self.unsettled.pop(entry.operation, None)
-        else:
-            self.unsettled[entry.operation] = entry
-        return operations.write_effect(self._space, self._key_text, entry)
+        data = entry.encode()
+        self.effects.note(entry, data)
+        return operations.write_effect(self._space, self._key_text, entry.operation, data)
 
     def forget_effect(self, operation: str) -> Operation:
         """Forget an effect."""
-        self.effects.pop(operation, None)
-        self.unsettled.pop(operation, None)
+        self.effects.forget(operation)
         return operations.forget_effect(self._space, self._key_text, operation)
 
     def write_proposal(self, entry: ProposalEntry) -> Operation:
@@ -144,7 +186,7 @@ def note_no_docket(lane: Lane) -> None:
     Nobody writes to a docket that is not in memory, so that nothing can have come into it meanwhile.
     """
     if lane.docket is None:
-        lane.docket = Docket(lane.partition.space, lane.key_text, {}, {})
+        lane.docket = Docket(lane.partition.space, lane.key_text, KnownEffects(), {})
 
 
 async def read_docket(store: Store, space: PartitionSpace, key_text: str) -> Docket:
@@ -158,15 +200,14 @@ async def read_docket(store: Store, space: PartitionSpace, key_text: str) -> Doc
         KeylaneError: Something in it can't be decoded by this code, which leaves it where it is.
     """
     effects_key, proposals_key = docket_keys(space, key_text)
-    effects: dict[str, EffectEntry] = {}
+    effects = KnownEffects()
     proposals: dict[str, ProposalEntry] = {}
     try:
         async for turn in hash_pages(store, [effects_key, proposals_key], READ_AT_ONCE):
             for page in turn:
                 for data in page.flat[1::2]:
                     if page.key == effects_key:
-                        entry = EffectEntry.decode(data)
-                        effects[entry.operation] = entry
+                        effects.note(EffectEntry.decode(data), data)
                     else:
                         proposal = ProposalEntry.decode(data)
                         proposals[proposal.field] = proposal

@@ -118,7 +118,7 @@ def every_commit(space: PartitionSpace) -> Iterator[list[Operation]]:
     yield operations.keep_signal(space, KEY, 1, b"early", HOUR_MS)
     yield [*operations.keep_signal(space, KEY, 2, b"later", HOUR_MS), operations.take_signal(space, KEY, 1)]
     yield [
-        operations.write_effect(space, KEY, EFFECT),
+        operations.write_effect(space, KEY, EFFECT.operation, EFFECT.encode()),
         operations.put_on_agenda(space, EFFECT_ITEM, HOUR_MS),
         operations.enter_queue(space, EFFECT_ITEM, HOUR_MS),
         operations.note_in_ledger(space, EVENT),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from keylane.journal.effects import EffectEntry, EffectState
+from keylane.journal.effects import EffectEntry, EffectState, Waiter
 from keylane.journal.keyspace import PartitionSpace
-from keylane.runtime.docket import Docket
+from keylane.runtime.docket import Docket, KnownEffects
 
 
 def an_effect(operation: str, state: EffectState) -> EffectEntry:
@@ -14,10 +14,16 @@ def an_effect(operation: str, state: EffectState) -> EffectEntry:
     )  # fmt: skip
 
 
+def a_docket(*read: EffectEntry) -> Docket:
+    effects = KnownEffects()
+    for each in read:
+        effects.note(each, each.encode())
+    return Docket(PartitionSpace("test", "Order", 0), "acme/o-1", effects, {})
+
+
 def test_what_is_not_settled_is_known_at_each_moment() -> None:
     """As it was read, and after each change: what blocks an effect, and what it blocks, is looked for there."""
-    read = [an_effect("done", EffectState.SUCCEEDED), an_effect("open", EffectState.UNKNOWN)]
-    docket = Docket(PartitionSpace("test", "Order", 0), "acme/o-1", {each.operation: each for each in read}, {})
+    docket = a_docket(an_effect("done", EffectState.SUCCEEDED), an_effect("open", EffectState.UNKNOWN))
     assert list(docket.unsettled) == ["open"]
 
     docket.write_effect(an_effect("new", EffectState.INTENDED))
@@ -27,3 +33,19 @@ def test_what_is_not_settled_is_known_at_each_moment() -> None:
     docket.forget_effect("new")
     assert not docket.unsettled
     assert list(docket.effects) == ["done", "open"]
+    docket.forget_effect("done")
+    assert list(docket.effects) == ["open"]
+
+
+def test_settled_effects_are_given_as_they_are_and_kept_as_they_lie_in_the_store() -> None:
+    """Who asks for one gets all of it; what is kept of thousands of them is bytes and their names."""
+    done = an_effect("done", EffectState.SUCCEEDED).but(why="why", outcome=b"o", waiters=(Waiter(b"i", 1),))
+    docket = a_docket(done, an_effect("open", EffectState.UNKNOWN))
+    assert docket.effects.get("done") == done
+    assert "done" in docket.effects
+    assert docket.effects.get("never") is None
+    assert (len(docket.effects), len(a_docket().effects)) == (2, 0)
+
+    docket.write_effect(done.but(waiters=()))
+    assert docket.effects["done"].waiters == ()
+    assert docket.effects["done"] is not docket.effects["done"]
