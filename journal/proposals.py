@@ -182,7 +182,7 @@ class ProposalId:
         return f"{self.type_name}/{self.key}#{proposal_field(self.action, self.version)}"
 
 
-_ID: Final = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)/(.+)#([A-Za-z][A-Za-z0-9_.-]*)\.([1-9][0-9]*)", re.DOTALL)
+_ID: Final = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)/(.+)#([A-Za-z][A-Za-z0-9_.-]*)\.([1-9][0-9]{0,17})", re.DOTALL)
 
 
 def parse_proposal_id(text: str) -> ProposalId:

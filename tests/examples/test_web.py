@@ -110,6 +110,15 @@ async def test_asking_again_under_the_same_key_is_one_refund(http: httpx.AsyncCl
     assert other.json()["fields"] == ["request.amount"]
 
 
+async def test_an_order_of_any_letters_is_refunded_and_found(http: httpx.AsyncClient, settings: RefundSettings) -> None:
+    """The place that is given leads to the refund: an error in its stead would be a refund that nobody knows of."""
+    OrderStore(settings.files / "orders.sqlite").add([Order(key="acme/ö 😀", customer="c-7", amount=Decimal("10.00"))])
+    answer = await http.post("/orders/ö 😀/refunds", json={"amount": "1.00"})
+    assert answer.status_code == 202, answer.text
+    assert answer.headers["Location"] == "/orders/%C3%B6%20%F0%9F%98%80/refunds/1"
+    assert (await http.get(answer.headers["Location"])).json()["number"] == 1
+
+
 async def test_an_approval_counts_for_what_was_seen(http: httpx.AsyncClient, payment_process: Process) -> None:
     """An old version is answered with 409 and the newer one; the right one is paid."""
     refund = await begun(http, "400.00")

@@ -628,7 +628,13 @@ async def test_what_nobody_has_proposed_is_unknown(store_url: str) -> None:
         for unknown in (f"Order/{KEY}#refund.7", "Order/acme/o-9#refund.1", f"Nothing/{KEY}#refund.1"):
             assert await h.client.approve(unknown, by="bob") == UnknownTarget()
             assert await h.client.approval_status(unknown) is None
-        for nothing in ("refund.1", f"Order/{KEY}#refund", f"Order/{KEY}#refund.0", ""):
+        for nothing in (
+            "refund.1",
+            f"Order/{KEY}#refund",
+            f"Order/{KEY}#refund.0",
+            f"Order/{KEY}#refund.{'9' * 20}",
+            "",
+        ):
             with pytest.raises(InvalidKey):
                 await h.client.approve(nothing, by="bob")
 

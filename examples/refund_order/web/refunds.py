@@ -1,6 +1,7 @@
 """Refunds over HTTP: each route is one call of the client."""
 
 from typing import Final
+from urllib.parse import quote
 
 from pydantic import Field
 from starlette.requests import Request
@@ -62,7 +63,8 @@ async def post_refund(request: Request) -> Response:
             raise
         place = f"/invocations/{error.invocation_id}"
         return JSONResponse({"invocation": error.invocation_id}, 202, headers={"Location": place})
-    place = f"/orders/{key.key}/refunds/{refund.number}"
+    # A header takes no more than ASCII, and by now the refund has begun: whoever got an error would ask once more.
+    place = f"/orders/{quote(key.key, safe='')}/refunds/{refund.number}"
     return Response(refund.model_dump_json(), 202, headers={"Location": place}, media_type="application/json")
 
 
