@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -130,6 +131,8 @@ def read_books(books: Books) -> Iterator[BookRow]:
                 if column not in (reader.fieldnames or ()):
                     there = ", ".join(reader.fieldnames or ()) or "none"
                     raise WrongUse(f"{books.path} has no column {column!r}; its columns are {there}")
+                if list(reader.fieldnames or ()).count(column) > 1:
+                    raise WrongUse(f"{books.path} has several columns {column!r}: leave one of them")
             for row in reader:
                 if all(row[name] == value for name, value in conditions):
                     yield _row(books, row, reader.line_num)
@@ -152,13 +155,12 @@ def _row(books: Books, row: dict[str, Any], line: int) -> BookRow:
 
 def _amount(books: Books, row: dict[str, Any], line: int) -> Decimal:
     text = (row[books.amount_column or ""] or "").strip()
-    try:
-        amount = Decimal(text)
-    except InvalidOperation:
-        amount = Decimal("NaN")
-    if not amount.is_finite():
-        raise WrongUse(f"{books.path}, line {line}: {text!r} is no amount; write it with a point, and without others")
-    return amount.scaleb(-books.scale)
+    with suppress(InvalidOperation):
+        sign, digits, exponent = Decimal(text).as_tuple()
+        if isinstance(exponent, int):
+            # Moved by hand: arithmetic would round what has many digits, and refuse what is very large.
+            return Decimal((sign, digits, exponent - books.scale))
+    raise WrongUse(f"{books.path}, line {line}: {text!r} is no amount; write it with a point, and without others")
 
 
 def _ms(text: str | None, what: str) -> int | None:

@@ -106,10 +106,23 @@ async def test_books_that_can_not_be_read_are_no_verdict(store: Store, store_url
         list(read_books(Books(books, amount_column="amount")))
     with pytest.raises(WrongUse, match="in which zone"):
         list(read_books(Books(_written(tmp_path, "operation_id,at\na,2026-03-01T12:00:00\n"), time_column="at")))
+    with pytest.raises(WrongUse, match="several columns 'amount'"):
+        list(read_books(Books(_written(tmp_path, "operation_id,amount,amount\na,1,2\n"), amount_column="amount")))
     with pytest.raises(WrongUse, match="column=value"):
         list(read_books(Books(books, only=["amount"])))
     done = await _audit(store, store_url, books, "--receiver", "banks")
     assert (done.code, "there are payments" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("text", [f"40.{'0' * 40}1", f"1{'0' * 40}.5", "1E+999999999", "1E-999999999"])
+def test_an_amount_of_the_books_is_exact_whatever_its_size(tmp_path: Path, text: str) -> None:
+    """It is neither rounded to what we have nor too large to be compared."""
+    books = _written(tmp_path, f"operation_id,amount\na,{text}\n")
+    (plain,) = read_books(Books(books, amount_column="amount"))
+    (scaled,) = read_books(Books(books, amount_column="amount", scale=2))
+    assert plain.amount == Decimal(text)
+    assert scaled.amount not in (None, plain.amount)
+    assert plain.amount not in (Decimal(40), Decimal(f"1{'0' * 40}"))
 
 
 def _written(folder: Path, text: str) -> Path:
