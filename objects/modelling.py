@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any, Generic, TypeVar, TypeVarTuple, overload
+from typing import Any, Final, Generic, TypeVar, TypeVarTuple, overload
 
 from typing_extensions import TypeForm
 
@@ -14,6 +14,9 @@ from .policies import RetryPolicy
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Ts = TypeVarTuple("Ts")
+
+
+_TOKENS_MAX: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,10 @@ class ModelAnswer(Generic[T_co]):
         currency: The currency of the cost.
 
     Raises:
-        ValueError: A number is negative, or the cost is no amount.
-        TypeError: The cost is a float, which is no exact amount, or a number of tokens is no whole number.
+        ValueError: A number is negative, or larger than can be recorded, the cost is no amount, or a name has a lone
+            surrogate.
+        TypeError: The cost is a float, which is no exact amount, a number of tokens is no whole number, or a name is no
+            text.
     """
 
     value: T_co
@@ -45,6 +50,9 @@ class ModelAnswer(Generic[T_co]):
         """Refuse what no sum could be made of."""
         for name in ("input_tokens", "output_tokens"):
             _check_tokens(name, getattr(self, name))
+        # A provider that names none is taken for the model that was asked.
+        _check_text("model", self.model or "")
+        _check_text("currency", self.currency)
         if self.cost is not None:
             _check_cost(self.cost)
 
@@ -54,6 +62,17 @@ def _check_tokens(name: str, count: object) -> None:
         raise TypeError(f"ModelAnswer: {name} is {count!r}; it is a whole number")
     if count < 0:
         raise ValueError(f"ModelAnswer: {name} is {count}; it can't be negative")
+    if count >= _TOKENS_MAX:
+        raise ValueError(f"ModelAnswer: {name} has {count.bit_length()} bits; no record takes more than 63")
+
+
+def _check_text(name: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"ModelAnswer: {name} is {text!r}; it is text")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"ModelAnswer: {name} is {text!r}; it has a lone surrogate, which UTF-8 can't carry") from None
 
 
 def _check_cost(cost: object) -> None:

@@ -325,6 +325,10 @@ async def test_a_rehearsal_asks_nobody(store_url: str) -> None:
         ({"cost": Decimal("NaN")}, ValueError),
         ({"cost": Decimal(-1)}, ValueError),
         ({"input_tokens": -1}, ValueError),
+        ({"input_tokens": 2**63}, ValueError),
+        ({"currency": None}, TypeError),
+        ({"model": 7}, TypeError),
+        ({"currency": "\ud800"}, ValueError),
         ({"output_tokens": 1.5}, TypeError),
     ],
 )
