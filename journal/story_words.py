@@ -207,8 +207,11 @@ def lines_of_effect(entry: EffectEntry, owner: str, qualified: str, invocation: 
         invocation: Id of the invocation that asked first.
     """
     lines: list[Line] = []
+    is_handed_over = bool(entry.assigned) and all(each.kind is not EventKind.HANDED_OVER for each in entry.life)
     for happened in entry.life:
-        topic, text = _of_effect(entry, happened, owner, qualified)
+        # What is put before people later is put before whoever it was handed over to.
+        topic, text = _of_effect(entry, happened, entry.assigned if is_handed_over else owner, qualified)
+        is_handed_over = is_handed_over or happened.kind is EventKind.HANDED_OVER
         lines.append(Line(moment(happened.at_ms), topic, text, invocation, happened.by))
     return lines
 

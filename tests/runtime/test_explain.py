@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 
@@ -19,6 +19,7 @@ from keylane.journal.proposals import ProposalState
 from keylane.journal.receivers_registry import read_receivers
 from keylane.journal.store import Store
 from keylane.journal.story import Story, Topic
+from keylane.journal.story_words import lines_of_effect
 from keylane.objects.receivers import Receiver
 from tests.journal.ledgers import effect, event, proposal, put_effect, put_event, put_proposal
 from tests.runtime.shell_command import run
@@ -287,3 +288,18 @@ async def test_a_namespace_that_nobody_works_in_is_said_to_be_one(store_url: str
     async with Client(store_url, namespace=namespace) as client:
         with pytest.raises(CallError, match="has no object types: no worker has run in it"):
             await client.explain(KEY)
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_an_effect_is_put_before_whoever_it_was_handed_over_to(*, is_cut: bool) -> None:
+    """Also where so much has happened since that the hand-over itself is no longer among what stands with it."""
+    queued = Happened(1, EventKind.QUEUED, 1, "nothing is found")
+    handed_over = Happened(2, EventKind.HANDED_OVER, 1, "to zoe: she knows the bank", "ada")
+    life = (queued,) if is_cut else (queued, handed_over, replace(queued, at_ms=3))
+    entry = effect("refund-1", state=EffectState.UNRESOLVED, life=life, assigned="zoe")
+    said = [each.text for each in lines_of_effect(entry, "oncall", "id", "invocation")]
+    before = [] if is_cut else ["refund 'refund-1' is put before oncall: nothing is found"]
+    assert [each for each in said if "is put before" in each] == [
+        *before,
+        "refund 'refund-1' is put before zoe: nothing is found",
+    ]
