@@ -61,6 +61,9 @@ from .standing import END_OF, Extras, IllegalTransition, OpenWait, Standing, Sta
 from .store import Store
 from .transitions import replay
 
+#: What may come for an invocation while it is paused, and leaves it so.
+COMES_WHILE_PAUSED: Final = (SignalReceived, CallCompleted, TimerFired, WaitCompleted, WaitExpired)
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: A first page is small, since each entry may hold many values; pages grow while they turn out small.
@@ -157,7 +160,10 @@ def noted(entry: Entry) -> Noted:
 
 
 async def telling_before(store: Store, stream: bytes, newest: list[Entry]) -> list[Entry]:
-    """Return the newest record of an invocation that tells where it stands: what came for it says nothing of that.
+    """Return the newest record of an invocation that tells where it stands.
+
+    A signal that came for it says nothing of that, and neither does the end of a wait of one that is paused: it stays
+    so until somebody resumes it.
 
     Args:
         store: The open store.
@@ -168,14 +174,18 @@ async def telling_before(store: Store, stream: bytes, newest: list[Entry]) -> li
         StoreUnavailable: The store is away.
         WrongKeyType: Something else stands in the stream's place.
     """
-    entries = newest
-    while entries and isinstance(noted(entries[-1]).record, SignalReceived):
-        before = b"(" + entries[-1][0]
-        (page,) = await ask(store, [("XREVRANGE", stream, before, "-", "COUNT", PAGE_ENTRIES_MAX)], [stream])
-        if not page:
-            break
-        entries = next(([each] for each in page if not isinstance(noted(each).record, SignalReceived)), page)
-    return entries[-1:]
+    page, count, telling = newest[-1:], FIRST_PAGE_ENTRIES, newest[-1:]
+    while page:
+        for entry in page:
+            record = noted(entry).record
+            if isinstance(noted(telling[0]).record, SignalReceived):
+                telling = [entry]
+            if not isinstance(record, COMES_WHILE_PAUSED):
+                return [entry] if isinstance(record, Paused) else telling
+        before = b"(" + page[-1][0]
+        (page,) = await ask(store, [("XREVRANGE", stream, before, "-", "COUNT", count)], [stream])
+        count = PAGE_ENTRIES_MAX
+    return telling
 
 
 def standing_of(notes: Sequence[Noted], *, is_whole: bool) -> tuple[Standing | None, str | None]:

@@ -1,4 +1,4 @@
-"""Puts a lane right: its list, its place among the runnable ones and its due times, as its owner's memory has them.
+"""Puts a lane right: its list, those beside it, its place among the runnable ones, its due times, as memory has them.
 
 A partition's commits are applied in the order in which they are queued. So what memory says at the moment at which a
 commit is queued is what the store has to say when it is applied, whatever is under way: the lane need not stand still.
@@ -16,7 +16,7 @@ import anyio
 
 from ..journal import operations
 from ..journal.errors import CallError, InternalError
-from ..journal.lane_reading import OpenInvocation, ask
+from ..journal.lane_reading import OpenInvocation, aside_words, ask
 from ..journal.noted import noted, standing_of, written_at_ms
 from ..journal.records import Accepted, Paused
 from ..journal.standing import Status
@@ -25,7 +25,6 @@ from .found_invocations import has_left, is_over, is_scheduled
 from .invocation import Hold, IdempotencyClaim, Invocation
 
 if TYPE_CHECKING:
-    from ..journal.batch import Operation
     from ..journal.store import Store
     from .lane import Lane
     from .partition import Partition
@@ -60,6 +59,8 @@ class _Looked:
         claims: Their idempotency keys.
         taken_in: When strangers and the invocations of the lane were taken in.
         missing_due: When invocations are due by their records that wait and have no due time.
+        aside: Ids of those that the store names as having left the lane.
+        left: Invocations that have left the lane while they wait, and that the owner did not have in hand either.
     """
 
     listed: list[bytes]
@@ -70,6 +71,8 @@ class _Looked:
     claims: dict[bytes, IdempotencyClaim]
     taken_in: Mapping[bytes, Intake]
     missing_due: Mapping[bytes, int]
+    aside: frozenset[bytes]
+    left: list[OpenInvocation]
 
 
 class LaneMending:
@@ -106,10 +109,16 @@ class LaneMending:
         looked = await self._look(lane, ids)
         if not lane.loaded or lane.refused or partition.lanes.get(key_text) is not lane:
             raise CallError("its lane is being read again; ask once more")
-        did = [*_drop(lane, looked), *self._adopt(lane, looked)]
+        did = [*_drop(lane, looked), *self._adopt(lane, looked), *self._find_again(lane, looked)]
         wanted = listed(lane)
         works = bool(wanted) and not _stands_still(lane.queue[0])
-        writes: list[Operation] = []
+        writes = [
+            operations.set_aside(partition.space, key_text, each.raw_id)
+            for each in lane.aside
+            if each.raw_id not in looked.aside
+        ]
+        if writes:
+            did.append(f"named {len(writes)} beside the lane that had left it while they wait")
         if wanted != looked.listed or works != looked.was_runnable:
             did.extend(_differences(partition, wanted, looked, works=works))
             writes.append(operations.restore_lane(partition.space, key_text, wanted, is_runnable=works))
@@ -128,20 +137,27 @@ class LaneMending:
         partition = lane.partition
         space, since_ms, known = partition.space, partition.now_ms(), set(partition.open)
         waiting = [raw_id for raw_id in partition.waiting if raw_id in {each.raw_id for each in lane.queue}]
-        listed, was_runnable = await ask(
+        listed, was_runnable, aside = await ask(
             self._store,
-            [("LRANGE", space.lane(lane.key_text), 0, -1), ("SISMEMBER", space.runnable, lane.key_text)],
-            [space.lane(lane.key_text), space.runnable],
+            [
+                ("LRANGE", space.lane(lane.key_text), 0, -1),
+                ("SISMEMBER", space.runnable, lane.key_text),
+                aside_words(space, lane.key_text),
+            ],
+            [space.lane(lane.key_text), space.runnable, space.set_aside(lane.key_text)],
         )
         over = await self._over(partition, listed)
         others = [raw_id for raw_id in dict.fromkeys((*listed, *ids)) if raw_id not in known]
         found, waits, claims = await self._reviving.read(partition, others)
-        strangers = [each for each in found if _belongs(each, lane.key_text, since_ms)]
+        own = [each for each in found if _is_open_at(each, lane.key_text, since_ms)]
+        strangers, left = [each for each in own if not has_left(each)], [each for each in own if has_left(each)]
         due = await self._missing_due(partition, [*waiting, *(each.raw_id for each in strangers)])
         waits.update(due)
         due.update(await self._missing_timers(lane))
         taken_in = await self._taken_in(lane, strangers) if strangers else {}
-        return _Looked(listed, bool(was_runnable), over, strangers, waits, claims, taken_in, due)
+        return _Looked(
+            listed, bool(was_runnable), over, strangers, waits, claims, taken_in, due, frozenset(aside), left
+        )  # fmt: skip
 
     async def _over(self, partition: Partition, ids: Sequence[bytes]) -> frozenset[bytes]:
         """Return the ids whose invocations have ended or are gone: only the streams of ended ones expire."""
@@ -195,6 +211,16 @@ class LaneMending:
             did.append(f"took {lane.partition.invocation_id(each.raw_id)} into its lane")
         return did
 
+    def _find_again(self, lane: Lane, looked: _Looked) -> list[str]:
+        """Bring those into memory that have left a lane and that nothing led to any more."""
+        did: list[str] = []
+        for each in looked.left:
+            if each.raw_id in lane.partition.open:
+                continue
+            lane.aside = (*lane.aside, self._reviving.adopt(lane, each, looked.waits, looked.claims))
+            did.append(f"found {lane.partition.invocation_id(each.raw_id)} again, which has left its lane")
+        return did
+
 
 async def loaded(partition: Partition, key_text: str) -> Lane:
     """Return a lane once it is in memory.
@@ -224,8 +250,8 @@ def _place_in(acceptances: Mapping[bytes, int], raw_id: bytes) -> int:
     return next((place for data, place in acceptances.items() if raw_id in data), 0)
 
 
-def _belongs(found: OpenInvocation, key_text: str, since_ms: int) -> bool:
-    """Return whether an invocation that nobody has in hand is this lane's, and open without being parked."""
+def _is_open_at(found: OpenInvocation, key_text: str, since_ms: int) -> bool:
+    """Return whether an invocation that nobody has in hand is this object's, and open without being parked."""
     accepted = found.records[0] if found.records else None
     if not isinstance(accepted, Accepted) or accepted.key != key_text or found.begun_ms > since_ms - YOUNG_MS:
         return False
@@ -235,7 +261,6 @@ def _belongs(found: OpenInvocation, key_text: str, since_ms: int) -> bool:
         and not found.is_parked
         and not isinstance(found.records[-1], Paused)
         and not is_scheduled(found)
-        and not has_left(found)
     )
 
 

@@ -11,9 +11,9 @@ import redis.exceptions
 from ..codec import Undecodable
 from ..command_records import CallCompleted, Command, TimerFired, WaitCompleted, WaitExpired
 from ..keyspace import PartitionSpace
-from ..noted import Noted, noted, standing_of, telling_before
+from ..noted import COMES_WHILE_PAUSED, Noted, noted, standing_of, telling_before
 from ..record_bytes import decode, encode
-from ..records import Accepted, AttemptFailed, Paused, Resumed, SignalReceived
+from ..records import Accepted, AttemptFailed, Paused, Resumed
 from ..snapshots import Entry
 from ..standing import OpenWait, Status
 from ..store import Store
@@ -185,10 +185,11 @@ async def _read_turn(
         if lane is None:
             continue
         size_bytes += _size_of(lane)
-        seen = await _told(store, question.space, lane.invocations[0])
+        last = lane.invocations[0]
+        seen = await _told(store, question.space, last)
         facts = _facts(question, key, lane, seen, in_charge)
         if isinstance(facts, InvocationFacts):
-            facts = await _with_open_wait(store, facts, seen)
+            facts = await _with_open_wait(store, facts, seen, last.newest_id)
         if facts is not None:
             found.append(facts)
     return size_bytes
@@ -196,14 +197,14 @@ async def _read_turn(
 
 async def _told(store: Store, space: PartitionSpace, seen: Examined) -> Examined:
     """Return what was seen of an invocation with the newest record that tells where it stands."""
-    if seen.newest is None or not isinstance(seen.newest.record, SignalReceived):
+    if seen.newest is None or not isinstance(seen.newest.record, COMES_WHILE_PAUSED):
         return seen
     newest = (seen.newest_id, [b"r", encode(seen.newest.record)])
     telling = await telling_before(store, space.invocation(seen.raw_id), [newest])
     return replace(seen, newest=noted(telling[0]), newest_id=telling[0][0]) if telling else seen
 
 
-async def _with_open_wait(store: Store, facts: InvocationFacts, seen: Examined) -> InvocationFacts:
+async def _with_open_wait(store: Store, facts: InvocationFacts, seen: Examined, last: bytes) -> InvocationFacts:
     """Add the call or the timer that is open still, where the newest record does not say so and it matters."""
     newest = seen.newest
     if newest is None or facts.standing is None:
@@ -215,7 +216,7 @@ async def _with_open_wait(store: Store, facts: InvocationFacts, seen: Examined) 
     is_asleep = facts.position == 0 and not facts.is_lane_runnable and facts.due_ms is None
     if not is_asleep or not isinstance(newest.record, _OVER_A_WAIT):
         return facts
-    command = await _newest_command(store, facts.space.invocation(facts.raw_id), seen.newest_id)
+    command = await _newest_command(store, facts.space.invocation(facts.raw_id), last)
     if command is None or not isinstance(command.record, OpenWait):
         return facts
     standing = facts.standing._replace(waits=(command.record,))
@@ -224,7 +225,7 @@ async def _with_open_wait(store: Store, facts: InvocationFacts, seen: Examined) 
 
 async def _returned(store: Store, facts: InvocationFacts, seen: Examined) -> InvocationFacts:
     """Say that one whose wait has ended is queued, if it had released its lane: it does not run before it has it."""
-    begun = await _newest_command(store, facts.space.invocation(facts.raw_id), seen.newest_id)
+    begun = await _newest_command(store, facts.space.invocation(facts.raw_id), b"(" + seen.newest_id)
     record = None if begun is None else begun.record
     if facts.standing is None or not isinstance(record, OpenWait) or not record.releases:
         return facts
@@ -232,15 +233,15 @@ async def _returned(store: Store, facts: InvocationFacts, seen: Examined) -> Inv
 
 
 async def _newest_command(store: Store, stream: bytes, end: bytes) -> Noted | None:
-    """Return the newest command among the records before an entry: they were there when that one was the newest."""
+    """Return the newest command among the records up to an entry: they were there when the newest one was read."""
     while True:
-        (page,) = await store.together([("XREVRANGE", stream, b"(" + end, "-", "COUNT", OPEN_WAIT_PAGE)])
+        (page,) = await store.together([("XREVRANGE", stream, end, "-", "COUNT", OPEN_WAIT_PAGE)])
         entries = _entries(page)
         notes = [noted(entry) for entry in entries]
         command = next((note for note in notes if isinstance(note.record, Command)), None)
         if command is not None or len(entries) < OPEN_WAIT_PAGE:
             return command
-        end = entries[-1][0]
+        end = b"(" + entries[-1][0]
 
 
 def _entries(reply: Any) -> list[Entry]:

@@ -64,8 +64,12 @@ def has_its_lane_place(facts: InvocationFacts) -> Finding | None:
     """Nobody looks at an open invocation that its lane does not name."""
     if facts.position >= 0 or facts.position == ASIDE or not needs_its_lane(facts):
         return None
-    cause = f"it is open ({_status(facts)}) and its lane does not name it, so nobody will ever run it"
-    remedy = "its owner enters it into its lane in the order of intake"
+    if facts.standing is not None and facts.standing.is_aside:
+        cause = "it has left its lane while it waits, and its object does not name it: the next owner won't see it"
+        remedy = "its owner names it beside its lane again"
+    else:
+        cause = f"it is open ({_status(facts)}) and its lane does not name it, so nobody will ever run it"
+        remedy = "its owner enters it into its lane in the order of intake"
     return Finding(Kind.INVOCATION_WITHOUT_LANE, place_of(facts), cause, remedy, lane_repair(facts))
 
 

@@ -7,12 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from keylane import Handle, Runtime
+from keylane import Client, Handle, Runtime
+from keylane.journal.command_records import CallCompleted, WaitCompleted
 from keylane.journal.doctor.repairing import repair
 from keylane.journal.key import parse_id
+from keylane.journal.noted import noted
+from keylane.runtime import lane_mending
 from keylane.testing import shift_clock
 from tests.faults.harness import eventually_answers
-from tests.runtime.ward import CALLED, KEY, PAUSE_SECONDS, Ward, add, ask_for, ask_once, gate_of, nap
+from tests.runtime.ward import (
+    CALLED,
+    KEY,
+    PAUSE_SECONDS,
+    Ward,
+    add,
+    ask_for,
+    ask_once,
+    expect,
+    gate_of,
+    listen,
+    nap,
+    settings,
+    step_aside,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -154,3 +171,74 @@ async def test_what_was_resumed_over_an_open_call_stands_still_and_is_healthy(wa
         assert await repair(ward.store, await ward.sweep(), "a test") == []
         gate.touch()
         assert await handle.result(timeout=10) == "went on"
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_one_that_has_left_its_lane_and_that_its_object_does_not_name_is_found_again(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
+) -> None:
+    """Its owner may have it in memory still; the next one has not, and would let its time pass."""
+    monkeypatch.setattr(lane_mending, "YOUNG_MS", 0)
+    async with ward.worker() as runtime:
+        handle = await runtime.client.send(step_aside, KEY, PAUSE_SECONDS)
+        raw_id = await ward.waits(handle)
+        if is_known:
+            await lost_aside(ward, handle)
+            assert await ward.redis("SMEMBERS", ward.space.set_aside(KEY)) == [raw_id]
+    if not is_known:
+        await ward.redis("DEL", ward.space.set_aside(KEY))
+    async with ward.worker() as runtime:
+        if not is_known:
+            await runtime.client.call(add, KEY)
+            await lost_aside(ward, handle)
+        await shift_clock(runtime, PASSED)
+        async with Client(ward.url, namespace=ward.store.namespace, settings=settings()) as client:
+            assert await client.attach(handle.id).result(timeout=10) == "awake"
+
+
+async def lost_aside(ward: Ward, handle: Handle[str]) -> None:
+    """Take away what names an invocation beside its lane, and have it repaired."""
+    await ward.redis("DEL", ward.space.set_aside(KEY))
+    report = await ward.sweep()
+    assert [(each.kind.value, each.place.invocation) for each in report.findings] == [
+        ("invocation-without-lane", handle.id)
+    ]
+    assert "left its lane" in report.findings[0].cause
+    assert await ward.repaired()
+
+
+async def test_what_is_paused_stays_so_when_what_it_waits_for_comes(ward: Ward, tmp_path: Path) -> None:
+    """Its newest record is the end of its wait then, and it goes on only when somebody resumes it."""
+    gate = gate_of(tmp_path)
+    async with ward.worker() as runtime:
+        client = runtime.client
+        asks, _ = await calling(ward, runtime, gate)
+        listens, expects = await client.send(listen, "acme/listens", None), await client.send(expect, "acme/expects")
+        handles: list[Handle[str]] = [asks, listens, expects]
+        for handle in handles:
+            await ward.began(handle)
+            await client.pause(handle.id, reason="a test", by="a test")
+        for handle in handles:
+            await ward.is_paused(runtime, handle)
+        gate.touch()
+        await listens.signal("go", "went on")
+        await client.resolve_awakeable(f"{expects.id}.0", "went on")
+
+        async def have_come() -> bool:
+            streams = [ward.space.invocation(parse_id(handle.id).raw) for handle in handles]
+            newest = [await ward.redis("XREVRANGE", stream, "+", "-", "COUNT", 1) for stream in streams]
+            return all(isinstance(noted(entries[0]).record, CallCompleted | WaitCompleted) for entries in newest)
+
+        await eventually_answers(have_come, "what they wait for has come")
+        report = await ward.sweep()
+
+        assert report.findings == ()
+        assert dict(report.looked.open) == {"paused": 3}
+        assert {each.holder: each.status for each in report.held_lanes} == {each.id: "paused" for each in handles}
+        for key in (KEY, "acme/listens", "acme/expects"):
+            holder = (await client.inspect("Job", key)).lane.holder
+            assert holder is not None
+            assert holder.why.startswith("paused (operator)")
+        for handle in handles:
+            await client.resume(handle.id, reason="a test", by="a test")
+            assert await handle.result(timeout=10) == "went on"

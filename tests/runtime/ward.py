@@ -91,6 +91,13 @@ async def nap(ctx: ObjectContext, seconds: float) -> str:
 
 
 @job.handler
+async def step_aside(ctx: ObjectContext, seconds: float) -> str:
+    """Sleep once, while others have the lane."""
+    await ctx.sleep(timedelta(seconds=seconds), release_lane=True)
+    return "awake"
+
+
+@job.handler
 async def ask_for(ctx: ObjectContext, gate: str) -> str:
     """Wait for another object, which waits for a file."""
     return await ctx.call(hold, CALLED, gate)
