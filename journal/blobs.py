@@ -14,6 +14,7 @@ from typing import Any, Final
 from .codec import REFERENCE_BYTES, REFERENCE_HEAD, Undecodable
 from .command_records import Bare, Command, StepCompleted, WaitCompleted
 from .errors import ValueLost
+from .key import key_text
 from .keyspace import PartitionSpace
 from .lane_reading import ask
 from .outcomes import Succeeded, decode_outcome
@@ -191,6 +192,12 @@ def _whole_or_none(reference: bytes, found: Any) -> bytes | None:
 def member_of(key_text: str, digest: bytes) -> bytes:
     """Return the name of a large value in the index of its partition."""
     return key_text.encode() + b"\0" + digest
+
+
+def is_member(member: bytes) -> bool:
+    """Return whether an entry of the index names an object and a digest."""
+    head, zero = member[: -DIGEST_BYTES - 1], member[-DIGEST_BYTES - 1 : -DIGEST_BYTES]
+    return zero == b"\0" and key_text(head) is not None
 
 
 def parts_of(member: bytes) -> tuple[str, bytes]:

@@ -21,6 +21,15 @@ _INDEX: Final[Mapping[Indexed, Callable[[PartitionSpace], bytes]]] = {
 }
 
 
+#: When something is due of which a sorted set says that it never is.
+NEVER_MS: Final = 1 << 53
+
+
+def ms_of(score: bytes) -> int:
+    """Return the time that a sorted set names; whatever it is, it is a number."""
+    return int(max(-NEVER_MS, min(float(score), NEVER_MS)))
+
+
 @dataclass(frozen=True, slots=True)
 class Due:
     """An answer about due times.

@@ -71,6 +71,14 @@ def _check_part(what: str, part: object) -> None:
         raise InvalidKey(part, f"the {what} has {size} bytes of UTF-8, at most {PART_LIMIT_BYTES} are allowed; hash it")
 
 
+def key_text(name: bytes) -> str | None:
+    """Return the `tenant/key` that bytes of the store spell, None where they spell none."""
+    try:
+        return str(Key.parse(name.decode()))
+    except (UnicodeDecodeError, InvalidKey):
+        return None
+
+
 def is_name(text: str) -> bool:
     """Whether the text may name an object type or a handler."""
     return _NAME.fullmatch(text) is not None

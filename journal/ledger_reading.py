@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 from .agenda import AgendaItem, AgendaKind
 from .codec import Undecodable
+from .due import ms_of
 from .effects import EffectEntry
 from .errors import UnknownObject
 from .keyspace import PartitionSpace
@@ -136,7 +137,7 @@ def _indexed(space: PartitionSpace, member: bytes, score: bytes) -> Indexed:
         item = AgendaItem.decode(member)
     except Undecodable:
         item = None
-    return Indexed(space, item, int(float(score)))
+    return Indexed(space, item, ms_of(score))
 
 
 async def read_agenda(store: Store, spaces: Sequence[PartitionSpace]) -> AsyncGenerator[list[Indexed]]:

@@ -181,6 +181,11 @@ def shrink(
     return [(b"k", stream), *kept, (b"o", space.history, key_text)]
 
 
+def forget_entry(index: bytes, member: bytes) -> Operation:
+    """Take out of a sorted set what no owner has put there: it names nothing that it could be about."""
+    return (b"o", index, member)
+
+
 def park(key_text: str, raw_id: bytes) -> list[Operation]:
     """Take a lane out of the runnable ones: its head waits for somebody."""
     return [(b"l", key_text), (b"c", raw_id)]

@@ -18,8 +18,8 @@ import anyio
 
 from ..journal import operations
 from ..journal.batch import Commit, Operation
-from ..journal.blobs import digests_in, digests_in_records, parts_of, unused_words
-from ..journal.errors import KeylaneError
+from ..journal.blobs import digests_in, digests_in_records, is_member, parts_of, unused_words
+from ..journal.errors import KeylaneError, WrongKeyType
 from ..journal.lane_reading import ask, read_invocations
 from .large_values import TOUCH_WEIGHT
 from .partition import Partition, Phase
@@ -87,27 +87,39 @@ class BlobSweep:
     async def _sweep_page(self, partition: Partition, before_ms: int, members: Sequence[bytes]) -> bool:
         """Decide on a page of values; tell whether all of it was decided and is durable."""
         unused: Digests = {}
+        strays = [member for member in members if not is_member(member)]
         for member in members:
-            key_text, digest = parts_of(member)
-            unused.setdefault(key_text, set()).add(digest)
+            if member not in strays:
+                key_text, digest = parts_of(member)
+                unused.setdefault(key_text, set()).add(digest)
         lanes = [partition.lane(key_text) for key_text in unused]
         for lane in lanes:
             await _loaded(lane)
-        aside = await self._set_aside(partition, list(unused)) if unused else {}
-        if partition.phase is not Phase.OPEN or not unused:
+        aside = await self._set_aside(partition, unused)
+        if partition.phase is not Phase.OPEN or not members:
             return False
-        return await _written(partition, *_decide(partition, lanes, unused, aside, before_ms))
+        writes, weight = _decide(partition, lanes, unused, aside, before_ms)
+        for member in strays:
+            logger.error("%s: the index of large values names none by %r: taken out", partition.space, member)
+            writes.append(operations.forget_entry(partition.space.blob_index, member))
+        return await _written(partition, writes, weight)
 
-    async def _set_aside(self, partition: Partition, keys: Sequence[str]) -> Digests:
-        """Return what invocations refer to that are open outside of their lane, where no owner has them in memory."""
-        space = partition.space
-        sets = [space.set_aside(key_text) for key_text in keys]
-        found: Digests = {}
-        for key_text, ids in zip(
-            keys, await ask(self._store, [("SMEMBERS", each) for each in sets], sets), strict=True
-        ):
-            for each in await read_invocations(self._store, space, list(ids)):
-                found.setdefault(key_text, set()).update(digests_in_records(each.records))
+    async def _set_aside(self, partition: Partition, unused: Digests) -> Digests:
+        """Return what invocations refer to that are open outside of their lane, where no owner has them in memory.
+
+        Where that can't be read, all of an object's values count: only those of this object have to wait then.
+        """
+        space, found = partition.space, Digests()
+        for key_text, digests in unused.items():
+            aside = space.set_aside(key_text)
+            try:
+                (ids,) = await ask(self._store, [("SMEMBERS", aside)], [aside])
+                refers = await read_invocations(self._store, space, list(ids))
+            except WrongKeyType as error:
+                logger.warning("%s: the large values of %s are not swept: %s", space, key_text, error)
+                found[key_text] = digests
+            else:
+                found[key_text] = {digest for each in refers for digest in digests_in_records(each.records)}
         return found
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ..journal.errors import KeylaneError, StoreUnavailable
+from ..journal.errors import KeylaneError, StoreUnavailable, WrongKeyType
 from ..journal.history import first_arguments
 from ..journal.lane_reading import LaneContents, read_invocations
 from ..journal.mail import Mail
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from .lane import Lane
     from .partition import FirstArguments, Partition
     from .reviving import Reviving
+
+logger = logging.getLogger("keylane.worker")
 
 LOOK_AGAIN_SECONDS = 0.2
 #: How many invocations that fell due are looked for in one turn.
@@ -63,10 +66,7 @@ class Finding:
         try:
             while partition.finding and partition.phase is Phase.OPEN:
                 ids = list(islice(partition.finding, FOUND_AT_ONCE))
-                found = await read_invocations(self._store, partition.space, ids)
-                scheduled = [each for each in found if is_scheduled(each)]
-                extras = await self._reviving.extras(partition, LaneContents(ObjectState({}), scheduled))
-                for each in found:
+                for each, extras in await self._readable(partition, ids):
                     partition.finding.pop(each.raw_id, None)
                     self._take_found(partition, each, extras)
         except StoreUnavailable:
@@ -74,6 +74,21 @@ class Finding:
             partition.finding.clear()
         finally:
             partition.is_finding = False
+
+    async def _readable(self, partition: Partition, ids: list[bytes]) -> list[tuple[OpenInvocation, Extras]]:
+        """Read invocations; one that can't be read is left out, and keeps no other one waiting."""
+        try:
+            found = await read_invocations(self._store, partition.space, ids)
+            scheduled = [each for each in found if is_scheduled(each)]
+            extras = await self._reviving.extras(partition, LaneContents(ObjectState({}), scheduled))
+            return [(each, extras) for each in found]
+        except WrongKeyType as error:
+            if len(ids) == 1:
+                logger.warning("%s: what fell due can't be read: %s", partition.space, error)
+                partition.finding.pop(ids[0], None)
+                return []
+        middle = len(ids) // 2
+        return [*await self._readable(partition, ids[:middle]), *await self._readable(partition, ids[middle:])]
 
     def _take_found(self, partition: Partition, found: OpenInvocation, extras: Extras) -> None:
         raw_id = found.raw_id

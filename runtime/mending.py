@@ -13,7 +13,7 @@ from ..journal import operations
 from ..journal.batch import Commit, Operation
 from ..journal.blobs import parts_of
 from ..journal.codec import Undecodable, pack
-from ..journal.errors import Fenced, InternalError, KeylaneError
+from ..journal.errors import Fenced, InternalError, KeylaneError, WrongKeyType
 from ..journal.futures import resolve
 from ..journal.history import read_result
 from ..journal.lane_reading import OpenInvocation, ask, read_invocations
@@ -128,7 +128,11 @@ class Mending:
         ]
         for look, names in looks:
             for name in names[:NAMED_MAX]:
-                did.extend(await look(partition, name, writes))
+                try:
+                    did.extend(await look(partition, name, writes))
+                except WrongKeyType as error:
+                    # What else is named has nothing to do with it.
+                    did.append(f"left something as it is: {error.message}")
         if writes:
             await _durable(partition, writes)
         return did

@@ -20,6 +20,7 @@ from ..journal.batch import Commit
 from ..journal.due import Due, read_all_due
 from ..journal.errors import KeylaneError, StoreUnavailable, WrongKeyType
 from ..journal.idle_reading import read_aside, read_last_writes, read_states
+from ..journal.key import key_text as key_named
 from ..journal.snapshots import FIRST_VERSION, ObjectState
 from .endings import skips
 from .partition import Phase
@@ -94,7 +95,7 @@ class Retention:
             return
         begun_at = time.monotonic()
         page = _Page(self._store, partition, due.now_ms)
-        if not await page.shrink([key.decode() for key in due.ids]):
+        if not await page.shrink(page.named(due.ids)):
             partition.histories_due_ms = partition.now_ms() + AGAIN_MS
         await anyio.sleep(max((time.monotonic() - begun_at) * PAUSE_FACTOR, PAUSE_MIN_SECONDS))
 
@@ -114,6 +115,16 @@ class _Page:
         self._aside: dict[str, list[bytes]] = {}
         self._bytes = 0
         self._writes = 0
+
+    def named(self, entries: list[bytes]) -> list[str]:
+        """Return the objects that entries of the index name; what names none stays in nobody's way."""
+        strays = [entry for entry in entries if key_named(entry) is None]
+        for entry in strays:
+            logger.error("%s: the index of histories names no object by %r: taken out", self._partition.space, entry)
+        if strays:
+            index = self._partition.space.history
+            self._commit([operations.forget_entry(index, entry) for entry in strays])
+        return [named for entry in entries if (named := key_named(entry)) is not None]
 
     async def shrink(self, key_texts: list[str]) -> bool:
         """Shrink those that are idle, and enter the others anew; return whether anything was written."""

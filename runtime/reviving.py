@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..journal import operations
 from ..journal.blobs import digests_in_records
+from ..journal.codec import Undecodable
+from ..journal.due import ms_of
 from ..journal.lane_reading import LaneContents, OpenInvocation, ask, read_invocations
 from ..journal.outcomes import IdempotencyEntry
 from ..journal.recall import DAY_MS
@@ -104,7 +106,7 @@ class Reviving:
             keys.append(space.runnable)
         answers = await ask(self._store, words, keys)
         scores, is_runnable = answers[: len(ids)], answers[len(ids) :] == [1]
-        waits = {raw_id: int(float(score)) for raw_id, score in zip(ids, scores, strict=True) if score is not None}
+        waits = {raw_id: ms_of(score) for raw_id, score in zip(ids, scores, strict=True) if score is not None}
         claims = [await self._claim(partition, each) for each in found]
         kept = {raw_id: claim for raw_id, claim in zip(ids, claims, strict=True) if claim is not None}
         return Extras(waits, kept, is_runnable)
@@ -122,7 +124,12 @@ class Reviving:
         digest = accepted.idempotency
         for each, raw in zip(days, await ask(self._store, [("HGET", key, digest) for key in keys], keys), strict=True):
             if raw is not None:
-                kept = IdempotencyEntry.decode(raw)
+                try:
+                    kept = IdempotencyEntry.decode(raw)
+                except Undecodable as error:
+                    # What its key stands for is for a person to say; its lane goes on.
+                    logger.warning("%s: its idempotency key: %s", partition.invocation_id(found.raw_id), error)
+                    return None
                 return IdempotencyClaim(digest, kept.fingerprint, kept.raw_digest, each, kept.accepted_at_ms)
         return None
 

@@ -10,6 +10,7 @@ import redis.exceptions
 
 from ..codec import Undecodable
 from ..command_records import CallCompleted, Command, TimerFired, WaitCompleted, WaitExpired
+from ..due import ms_of
 from ..keyspace import PartitionSpace
 from ..noted import COMES_WHILE_PAUSED, Noted, noted, standing_of, telling_before
 from ..record_bytes import decode, encode
@@ -128,7 +129,7 @@ def _lane(question: Question, reply: Any) -> ExaminedLane | None:
 def _examined(raw_id: bytes, words: Sequence[Any]) -> Examined:
     position, left_ms, due, has_result, entry_id, record = words
     newest = noted((entry_id, [b"r", record])) if entry_id else None
-    return Examined(raw_id, position, left_ms, int(float(due)) if due else None, bool(has_result), newest, entry_id)
+    return Examined(raw_id, position, left_ms, ms_of(due) if due else None, bool(has_result), newest, entry_id)
 
 
 async def read_open_facts(

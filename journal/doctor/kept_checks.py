@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ..blobs import DIGEST_BYTES, member_of, parts_of
+from ..blobs import is_member, member_of, parts_of
 from ..keyspace import PartitionSpace
 from ..store import Store
 from .findings import Finding, Kind, NamedRepair, Place
-from .names import key_text, printable
+from .names import printable
 from .queue_checks import pages_of
 
 #: Large values of one object whose places in the index are looked for.
@@ -24,18 +24,13 @@ async def check_values(store: Store, space: PartitionSpace) -> list[Finding]:
     """
     found: list[Finding] = []
     async for words in pages_of(store, "ZSCAN", space.blob_index):
-        members = [member for member in words[::2] if _is_member(member)]
+        members = [member for member in words[::2] if is_member(member)]
         absent = await _absent(store, space, members)
         # Value and entry come and go in one commit: an entry that is still there belongs to a value that should be.
         scores = await store.together([("ZSCORE", space.blob_index, member) for member in absent])
         named = [member for member, score in zip(absent, scores, strict=True) if isinstance(score, bytes | float)]
         found.extend(_missing(space, member) for member in await _absent(store, space, named))
     return found
-
-
-def _is_member(member: bytes) -> bool:
-    head, zero = member[: -DIGEST_BYTES - 1], member[-DIGEST_BYTES - 1 : -DIGEST_BYTES]
-    return zero == b"\0" and key_text(head) is not None
 
 
 async def _absent(store: Store, space: PartitionSpace, members: Sequence[bytes]) -> list[bytes]:

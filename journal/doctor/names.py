@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ..errors import InvalidKey
-from ..key import Key
+from ..key import key_text
 from ..keyspace import PartitionSpace
 from ..requests import ID_BYTES
 
@@ -147,14 +146,6 @@ def _fits(structure: Structure, rest: bytes) -> bool:
             return rest.isdigit()
         case _:
             return bool(rest)
-
-
-def key_text(name: bytes) -> str | None:
-    """Return the `tenant/key` that a name ends with, None where it is none."""
-    try:
-        return str(Key.parse(name.decode()))
-    except (UnicodeDecodeError, InvalidKey):
-        return None
 
 
 def printable(raw: bytes) -> str:

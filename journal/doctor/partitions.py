@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..due import ms_of
 from ..keyspace import PartitionSpace
 from ..store import Store
 from .clocks import read_clocks
@@ -84,7 +85,7 @@ def _owner(flat: Sequence[bytes]) -> dict[str, str]:
 
 
 def _first(reply: Any) -> tuple[bytes, int] | None:
-    return None if isinstance(reply, Exception) or not reply else (reply[0], int(float(reply[1])))
+    return None if isinstance(reply, Exception) or not reply else (reply[0], ms_of(reply[1]))
 
 
 def _number(text: str) -> int:

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from ..codec import Undecodable
-from ..key import format_id
+from ..key import format_id, key_text
 from ..keyspace import PartitionSpace
 from ..outcomes import IdempotencyEntry
 from ..store import Store
 from .examining import IDS_MAX, Question, examine
 from .findings import Finding, Kind, LaneRepair, NamedRepair, Place
-from .names import key_text, printable
+from .names import printable
 from .scanning import FOR_EVER
 
 #: Names that one page of a queue has.

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from keylane import KeylaneError, Runtime, Settings, StoreUnavailable
+from keylane.journal.doctor.checkup import Plan, check_up
 from keylane.journal.due import Due, Indexed, read_all_due
-from keylane.journal.key import partition_of
+from keylane.journal.key import new_invocation_id, parse_id, partition_of
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.store import Store
 from keylane.runtime import agenda
 from keylane.runtime.partition import Phase
 from tests.faults.harness import eventually
-from tests.objects_catalogue import add, app, counter, get
+from tests.objects_catalogue import add, add_and_hold, app, counter, get
 from tests.plain import plain
 
 pytestmark = pytest.mark.anyio
@@ -43,6 +45,68 @@ async def test_a_foreign_key_in_the_place_of_due_times_stops_nobody(
 
     assert next(record.levelno for record in caplog.records if space.due.decode() in record.message) == logging.ERROR
     assert plain(store_url, "GET", space.due) == b"foreign"
+
+
+async def test_a_foreign_key_in_the_place_of_records_keeps_nobody_else_from_beginning(
+    store_url: str, namespace: str, space: PartitionSpace
+) -> None:
+    """What fell due together with it begins in time; it begins itself once the key is gone."""
+    keys = [f"acme/{number}" for number in range(100)]
+    keys = [key for key in keys if partition_of(key, BRISK.partitions) == space.number][:5]
+    async with Runtime(app, store=store_url, namespace=namespace, settings=BRISK) as runtime:
+        handles = [await runtime.client.send(add, key, 1, delay=0.5) for key in keys]
+        stream = space.invocation(parse_id(handles[1].id).raw)
+        await eventually(lambda: plain(store_url, "EXISTS", stream), "it is taken in")
+        plain(store_url, "RENAME", stream, stream + b":away")
+        plain(store_url, "SET", stream, "foreign")
+
+        for handle in (handles[0], *handles[2:]):
+            assert await handle.result(timeout=10) == 1
+        plain(store_url, "RENAME", stream + b":away", stream)
+        assert await handles[1].result(timeout=10) == 1
+
+
+async def test_what_names_nothing_in_an_index_keeps_nothing_else_in_it(
+    store_url: str, namespace: str, space: PartitionSpace
+) -> None:
+    """It is taken out, and histories are shrunk and large values deleted as ever, in all partitions."""
+    plain(store_url, "ZADD", space.history, 1, b"\xff", 1, "no key")
+    plain(store_url, "ZADD", space.blob_index, 1, b"\xff", 1, "no key", 1, b"no key\0" + bytes(16))
+    async with Runtime(app, store=store_url, namespace=namespace, settings=BRISK) as runtime:
+        await runtime.worker.shrink_histories()
+        await runtime.worker._blob_sweep.sweep()
+        for index in (space.history, space.blob_index):
+            await eventually(lambda index=index: not plain(store_url, "EXISTS", index), "it is empty")
+
+
+async def test_an_idempotency_key_that_can_not_be_read_stops_no_lane(
+    store_url: str, namespace: str, space: PartitionSpace, tmp_path: Path
+) -> None:
+    """The next owner goes on with what was called under it."""
+    gate = tmp_path / "gate"
+    async with Runtime(app, store=store_url, namespace=namespace, settings=BRISK) as runtime:
+        held = await runtime.client.send(add_and_hold, KEY, str(gate), idempotency_key="one")
+        await held.accepted(timeout=10)
+    (claims,) = plain(store_url, "KEYS", space.tag.replace(b"{", b"\\{") + b":k:*")
+    for digest in plain(store_url, "HKEYS", claims):
+        plain(store_url, "HSET", claims, digest, "junk")
+    gate.touch()
+
+    async with Runtime(app, store=store_url, namespace=namespace, settings=BRISK) as runtime:
+        assert await runtime.client.attach(held.id).result(timeout=10) == 1
+        assert await runtime.client.call(add, KEY, 1, timeout=10) == 2
+
+
+async def test_a_due_time_without_end_is_looked_at_like_any_other(
+    store_url: str, namespace: str, space: PartitionSpace
+) -> None:
+    """The doctor reads it as one that lies very far ahead."""
+    async with Runtime(app, store=store_url, namespace=namespace, settings=BRISK) as runtime:
+        assert await runtime.client.call(add, KEY, 1, timeout=10) == 1
+        plain(store_url, "ZADD", space.due, "inf", new_invocation_id(), "-inf", new_invocation_id())
+        report = await check_up(runtime.client.store, Plan(BRISK.lease_seconds))
+        assert report.looked.is_whole
+        assert "due-time-orphaned" in [finding.kind.value for finding in report.findings]
 
 
 async def test_agendas_that_no_server_answers_for_are_asked_for_again_and_are_no_alarm(
