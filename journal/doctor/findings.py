@@ -38,6 +38,7 @@ class Kind(StrEnum):
     NUMBERS_UNREADABLE = "message-numbers-unreadable"
     VALUE_MISSING = "large-value-missing"
     VALUE_NOT_INDEXED = "large-value-never-expires"
+    STATE_UNREADABLE = "state-unreadable"
     HISTORY_OVERDUE = "history-overdue"
     AGENDA_MISSING = "agenda-missing"
     AGENDA_ORPHANED = "agenda-orphaned"

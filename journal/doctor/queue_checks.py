@@ -15,6 +15,7 @@ from .examining import IDS_MAX, Question, examine
 from .findings import Finding, Kind, LaneRepair, NamedRepair, Place
 from .names import printable
 from .scanning import FOR_EVER
+from .state_checks import check_states
 
 #: Names that one page of a queue has.
 PAGE: Final = 500
@@ -107,6 +108,7 @@ async def check_runnable(store: Store, space: PartitionSpace) -> list[Finding]:
         found.extend(_no_key(space, name) for name in names if key_text(name) is None)
         there = await store.together([("EXISTS", space.lane(key)) for key in keys])
         empty = [key for key, exists in zip(keys, there, strict=True) if exists == 0]
+        found.extend(await check_states(store, space, [key for key in keys if key not in empty]))
         lanes = await examine(store, [Question(space, key) for key in empty])
         for key, lane in zip(empty, lanes, strict=True):
             if lane is not None and lane.is_runnable and not lane.length:

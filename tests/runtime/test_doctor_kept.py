@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from keylane import ObjectContext, Runtime, VirtualObject
 from keylane.journal.doctor import partition_checks
-from tests.runtime.ward import KEY, OWNER, Ward, add, settings
+from tests.runtime.ward import KEY, OWNER, Ward, add, gate_of, hold, settings
 
 pytestmark = pytest.mark.anyio
 
@@ -87,3 +88,23 @@ async def test_every_structure_of_a_healthy_partition_is_known(ward: Ward) -> No
         assert await ward.kinds() == []
         await ward.redis("SET", tag + b":p:" + b"acme/other", "x")
         assert await ward.kinds() == ["wrong-type"]
+
+
+async def test_a_state_that_can_not_be_read_is_named_while_work_waits_for_it(ward: Ward, tmp_path: Path) -> None:
+    """Nothing of its lane goes on; once the entry is gone, its owner reads it again by itself."""
+    gate = gate_of(tmp_path)
+    async with ward.worker() as runtime:
+        await runtime.client.call(add, KEY)
+        held = await runtime.client.send(hold, KEY, str(gate))
+        await ward.began(held)
+    entry = await ward.redis("XADD", ward.space.object(KEY), "*", "d", b"\xc1")
+    gate.touch()
+    async with ward.worker() as runtime:
+        (finding,) = (await ward.sweep()).findings
+        assert finding.kind.value == "state-unreadable"
+        assert finding.place.key == KEY
+        assert entry.decode() in finding.cause
+
+        await ward.redis("XDEL", ward.space.object(KEY), entry)
+        assert await runtime.client.attach(held.id).result(timeout=20) == "went on"
+        assert await ward.kinds() == []
