@@ -202,7 +202,18 @@ def standing_of(notes: Sequence[Noted], *, is_whole: bool) -> tuple[Standing | N
             return replay(records), None
         except IllegalTransition as error:
             problem = error.message
-    return (standing_at(records[-1]) if records else None), problem
+    return (standing_at(_telling(records)) if records else None), problem
+
+
+def _telling(records: Sequence[Record]) -> Record:
+    """Return the newest record that tells where an invocation stands, of those that are at hand."""
+    telling = records[-1]
+    for record in reversed(records):
+        if isinstance(telling, SignalReceived):
+            telling = record
+        if not isinstance(record, COMES_WHILE_PAUSED):
+            return record if isinstance(record, Paused) else telling
+    return telling
 
 
 def standing_at(record: Record) -> Standing:

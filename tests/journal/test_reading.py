@@ -13,7 +13,7 @@ import pytest
 from keylane.journal import operations, reading
 from keylane.journal.batch import Commit, Operation
 from keylane.journal.codec import pack
-from keylane.journal.command_records import StepAttemptFailed, StepCompleted, StepFailed
+from keylane.journal.command_records import StepAttemptFailed, StepCompleted, StepFailed, WaitCompleted
 from keylane.journal.descriptions import Place, ResultKind
 from keylane.journal.errors import WrongKeyType
 from keylane.journal.inbox import submit
@@ -265,12 +265,15 @@ async def test_records_that_cant_be_read_are_said_and_not_raised(journal: Journa
     told = await journal.describe(raw_id)
     await journal.record(raw_id, Paused(PauseReason.UNDECODABLE, "entry 1-0"))
     parked = await journal.describe(raw_id)
+    await journal.record(raw_id, WaitCompleted(0, new_invocation_id(), b""))
+    completed = await journal.describe(raw_id)
 
     assert (told.status, told.handler) == (Status.QUEUED, "refund")
     assert told.undecodable is not None
     assert parked.status is Status.PAUSED
     assert parked.pause is not None
     assert parked.undecodable == told.undecodable
+    assert completed.status is Status.PAUSED
 
 
 async def test_records_in_an_illegal_order_are_said_and_not_raised(journal: Journal) -> None:
