@@ -136,8 +136,8 @@ class BranchJournal:
         lane, invocation = self._lane, self._invocation
         standing, place = invocation.standing, place_of(fact)
         is_open = isinstance(fact, StepAttemptFailed) or (standing is not None and standing.wait_at(place) is not None)
-        if not is_open:
-            # It was withdrawn meanwhile.
+        if not is_open or invocation.ended:
+            # It was withdrawn, or all of it was killed, meanwhile.
             return
         before = invocation.due_ms
         if not note_due(invocation, fact, now_ms) or (before and before <= invocation.due_ms):

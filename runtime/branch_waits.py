@@ -127,6 +127,16 @@ class BranchWaits(BranchTasks):
         finally:
             self._go_on(branch)
 
+    @contextlib.contextmanager
+    def holding(self, branch: Branch) -> Generator[None]:
+        """Have nothing handed over while a branch waits for the store: it does not stand yet where it is to wait."""
+        self._check_over()
+        try:
+            yield
+        except asyncio.CancelledError:
+            self._check_cut_off(branch)
+            raise
+
     def _work(self, branch: Branch) -> None:
         branch.blocked = Blocked.WORK
         self._active.discard(branch)

@@ -27,7 +27,7 @@ from .at_hand import behind_all
 from .cancel_delivery import cancels, cascade
 from .due_times import entry_of, forget_due
 from .effect_shield import is_shielded
-from .endings import accept_in_order, finish, record, rejoining
+from .endings import accept_in_order, finish, has_left, record, rejoining
 from .found_invocations import is_over, is_scheduled
 from .invocation import Hold, Invocation
 from .partition import OwnershipLost, Partition, Phase
@@ -225,6 +225,8 @@ class Cancelling:
         if not invocation.accepted:
             accept_in_order(lane, invocation)
         fact = CancelRequested(request.invocation, order.by, order.reason, order.cascades)
+        # Also while that is on its way: what is written behind it has to bring it back.
+        had_left = has_left(invocation)
         writes = [*_note(lane, invocation, fact), *self._answered(asked, GOING)]
         # Once the answer to its call has come, or it is not known, who records that tells the handler.
         waits_on = bool(is_shielded(invocation)) and not invocation.is_branched
@@ -233,13 +235,13 @@ class Cancelling:
             writes.extend(cascade(lane, invocation))
             writes.extend(_note(lane, invocation, delivered))
             forget_due(invocation, delivered.index)
-        if invocation.conductor is None:
+        if invocation.conductor is None or delivered is not None:
             # Neither its time nor its next attempt comes any more.
             writes.append(entry_of(lane.partition, invocation))
-        else:
+        if invocation.conductor is not None:
             invocation.conductor.goes_on()
         if not waits_on:
-            writes.extend(_brought_back(lane, invocation))
+            writes.extend(_brought_back(lane, invocation, had_left=had_left))
         invocation.attempts = invocation.standing.attempts if invocation.standing is not None else 0
         done = partial(self._requested, asked, invocation, delivered, wakes=not waits_on)
         lane.commit(writes, None, done, about=invocation.raw_id)
@@ -253,7 +255,8 @@ class Cancelling:
             return
         order, (_, left) = asked.order, undone_by(invocation.records)
         fact = CompensationSkipped(standing.steps, left[0], order.by, order.reason)
-        writes = [*_note(lane, invocation, fact), *self._answered(asked, GOING), *_brought_back(lane, invocation)]
+        writes = [*_note(lane, invocation, fact), *self._answered(asked, GOING)]
+        writes.extend(_brought_back(lane, invocation, had_left=False))
         lane.commit(writes, None, partial(self._requested, asked, invocation, fact), about=invocation.raw_id)
 
     def _requested(
@@ -304,7 +307,7 @@ class Cancelling:
         is_undone = extras.compensation is None and not extras.has_failed_undo
         more = [*self._answered(asked, OVER), operations.unschedule(invocation.raw_id)]
         more.extend(cancels(lane, invocation, order.by, order.reason, cascades=order.cascades))
-        if partition.parked.pop(invocation.raw_id, None) is not None or invocation in lane.aside:
+        if partition.parked.pop(invocation.raw_id, None) is not None or has_left(invocation):
             more.append(operations.take_up(partition.space, lane.key_text, invocation.raw_id))
         elif any(each.accepted and each is not invocation for each in lane.queue):
             more.append(operations.unpark(lane.key_text))
@@ -397,8 +400,10 @@ def _is_beyond_replay(invocation: Invocation) -> bool:
 def _delivered(invocation: Invocation) -> CancelDelivered | None:
     """Return the record that ends the wait of a handler's main branch, if it is in one."""
     standing = invocation.standing
-    if standing is None or invocation.conductor is not None or standing.wait_at(standing.steps) is None:
-        # Where a handler with branches stands is known to its run alone.
+    if standing is None or standing.wait_at(standing.steps) is None:
+        return None
+    if invocation.conductor is not None and not standing.is_aside:
+        # Where a handler with branches stands is known to its run alone, unless all of it waits and has left its lane.
         return None
     return CancelDelivered(standing.steps)
 
@@ -408,9 +413,9 @@ def _note(lane: Lane, invocation: Invocation, fact: Record) -> list[Operation]:
     return [operations.record(lane.partition.space, invocation.raw_id, fact)]
 
 
-def _brought_back(lane: Lane, invocation: Invocation) -> list[Operation]:
+def _brought_back(lane: Lane, invocation: Invocation, *, had_left: bool) -> list[Operation]:
     """Return what lets an invocation run again: at the head of its lane where it had left it."""
-    if invocation in lane.aside:
+    if had_left:
         invocation.entry = None
         return returning(lane, invocation)
     is_aside = lane.partition.parked.pop(invocation.raw_id, None) is not None

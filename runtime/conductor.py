@@ -316,7 +316,7 @@ class Conductor(BranchWaits):
             self._fail(StuckBranches())
         elif Blocked.WORK in kinds or not kinds & {Blocked.WAIT, Blocked.RETRY}:
             return
-        elif self._lane.partition.phase is not Phase.OPEN:
+        elif self._lane.partition.phase is not Phase.OPEN or self._invocation.pause_wish is not None:
             self._ctx.end(Suspended())
         else:
             self._journal.say_withdrawn()

@@ -326,6 +326,9 @@ class Execution:
         self._hold_until_due(lane, invocation, int(delay.total_seconds() * 1000))
 
     def _hold_until_due(self, lane: Lane, invocation: Invocation, delay_ms: int) -> None:
+        if is_due(invocation):
+            # It was asked for while the failure was on its way, and has taken the due time away: it runs once more now.
+            return
         invocation.hold = Hold.RETRYING
         release = partial(lane.partition.release_hold, lane, invocation)
         self._timers.call_when_due(lane.partition, invocation.raw_id, delay_ms, release)

@@ -106,7 +106,7 @@ async def end_if_released(ctx: ExclusiveContext, lane: Lane, invocation: Invocat
         if ctx.conductor is None:
             await ctx.through(gate)
         else:
-            with ctx.conductor.working(ctx.conductor.current, place):
+            with ctx.conductor.holding(ctx.conductor.current):
                 await ctx.through(gate)
     standing = invocation.standing
     if standing is not None and standing.is_aside:

@@ -317,7 +317,10 @@ class Steps:
         attempt: int,
         error: BaseException,
     ) -> None:
-        """Record a failed attempt and wait until the next is due; the slot serves others meanwhile."""
+        """Record a failed attempt and wait until the next is due; the slot serves others meanwhile.
+
+        What is cancelled meanwhile has no next one, and what is to be paused waits for it no longer.
+        """
         wanted = error.retry_after if isinstance(error, RetryableError) else None
         delay = plan.retry.delay(attempt, self._random.random, retry_after=wanted)
         delay_ms = max(int(delay.total_seconds() * 1000), 1)
@@ -329,6 +332,11 @@ class Steps:
             await ctx.conductor.next_attempt(plan.index)
             return
         await make_durable(ctx, lane, invocation, fact, [operations.schedule(invocation.raw_id, delay_ms)])
+        if is_due(invocation):
+            # It was asked for while that was on its way, and has taken the due time away.
+            return
+        if invocation.pause_wish is not None:
+            raise ctx.end(Suspended())
         with self._slots.lent():
             try:
                 await self._timers.due(lane.partition, invocation.raw_id, delay_ms)

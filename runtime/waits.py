@@ -124,7 +124,8 @@ class Waits:
 
     async def _wait(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation) -> None:
         partition = lane.partition
-        if partition.phase is not Phase.OPEN:
+        if partition.phase is not Phase.OPEN or invocation.pause_wish is not None:
+            # What was asked for while the wait was on its way is done where it begins.
             raise ctx.end(Suspended())
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         partition.sleepers[invocation.raw_id] = future
