@@ -178,7 +178,7 @@ class Chaos:
         while len(self._workers) < WORKERS:
             await self._start_worker()
 
-    async def _entries(self, client: Client, order: Order) -> dict[str, EffectEntry]:
+    async def _entries(self, client: Client, order: Order) -> Mapping[str, EffectEntry]:
         space = client.space_of(parse_id(self._handles[order].id))
         return (await docket_of(client, space, order.key)).effects
 
