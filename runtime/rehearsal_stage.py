@@ -175,9 +175,6 @@ class StageSteps(Steps):
         del lane, invocation, plan
         raise ctx.end(Suspended())
 
-    async def _call(self, plan: StepPlan) -> NoReturn:
-        raise AssertionError(f"step {plan.name!r} was about to run in a rehearsal")
-
 
 class StageWaits(Waits):
     """Waits whose end is found in the journal, or ends the run."""
