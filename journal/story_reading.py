@@ -144,11 +144,16 @@ async def _results(store: Store, space: PartitionSpace, entries: Sequence[Entry]
 async def _note_invocations(store: Store, book: _Book, entries: Sequence[Entry], open_ids: Sequence[bytes]) -> None:
     space, told = book.space, book.told()
     long_ones: dict[bytes, None] = dict.fromkeys(open_ids)
+    # The end of one that was accepted before what is shown looks like a short one without an argument.
+    perhaps: dict[bytes, None] = {}
     for entry in entries:
-        turn = turn_of(space, entry)
+        turn, finished = turn_of(space, entry), _finished(named(entry[1]))
         if turn.raw_id is not None and turn.is_long:
             long_ones[turn.raw_id] = None
-    notes = await _records(store, space, list(long_ones)[-INVOCATIONS_MAX:])
+        elif finished is not None and finished.input is None:
+            perhaps[finished.invocation] = None
+    ids = [*(each for each in perhaps if each not in long_ones), *long_ones]
+    notes = await _records(store, space, ids[-INVOCATIONS_MAX:])
     for raw_id, each in notes.items():
         _note_records(book, raw_id, each, told)
     for entry in entries:

@@ -105,6 +105,10 @@ async def test_a_story_goes_over_all_invocations_of_the_object(store_url: str, n
             await handle.signal("go on", "now")
             await handle.result(timeout=10)
             story = await client.explain("Order", KEY)
+            newest = await client.explain("Order", KEY, entries=1)
+    # Its end alone is among what is shown, and it is told from its records, at their times.
+    of_refund = [each for each in story.lines if each.invocation == handle.id and each.topic is not Topic.STATE]
+    assert [each for each in newest.lines if each.topic is not Topic.STATE] == of_refund
     asked = _texts(story, Topic.ASKED)
     assert asked[0] == 'note("first") is asked for'
     assert asked[1].endswith('asks for refund("40.00")')
