@@ -121,7 +121,7 @@ class RetryableError(KeylaneError):
 
     Args:
         message: What happened.
-        retry_after: Seconds, or a timedelta; None leaves the pause to the retry policy.
+        retry_after: Seconds, or a timedelta, up to 400 days; None leaves the pause to the retry policy.
     """
 
     code = "retryable"
@@ -138,7 +138,7 @@ class NotSent(RetryableError):
 
     Args:
         reason: What happened.
-        retry_after: Seconds, or a timedelta; None leaves the pause to the retry policy.
+        retry_after: Seconds, or a timedelta, up to 400 days; None leaves the pause to the retry policy.
     """
 
     code = "not-sent"
