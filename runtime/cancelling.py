@@ -383,9 +383,11 @@ def _has_begun(lane: Lane, invocation: Invocation) -> bool:
         return True
     if not invocation.accepted:
         return False
-    is_behind = invocation in lane.queue and lane.queue[0] is not invocation
     standing = invocation.standing
-    return not is_behind or bool(invocation.records) or (standing is not None and standing.paused is not None)
+    if invocation.records or (standing is not None and standing.paused is not None):
+        return True
+    is_behind = invocation in lane.queue and lane.queue[0] is not invocation
+    return not is_behind and (invocation.has_run or invocation.begun_ms is not None)
 
 
 def _is_beyond_replay(invocation: Invocation) -> bool:

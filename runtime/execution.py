@@ -353,6 +353,7 @@ class Execution:
 
 def _begin(lane: Lane, invocation: Invocation) -> None:
     lane.partition.meters.began(invocation)
+    invocation.has_run = True
     # Another run kept it back, and is not the current one any more.
     invocation.kept_back = None
     if invocation.standing is not None:

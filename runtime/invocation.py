@@ -79,6 +79,7 @@ class Invocation:
         "ending",
         "entry",
         "handler",
+        "has_run",
         "hold",
         "idempotency",
         "kept_back",
@@ -126,6 +127,8 @@ class Invocation:
         self.lane: Lane
         self.hold: Hold | None = None
         self.accepted = False
+        #: Whether its handler was begun by this owner.
+        self.has_run = False
         #: When it was taken in, by the partition's time, where an owner before has done that.
         self.begun_ms: int | None = None
         self.ended = False

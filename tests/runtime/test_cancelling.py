@@ -215,6 +215,22 @@ async def test_what_has_not_begun_ends_at_once(runtime: Runtime) -> None:
     assert (await runtime.client.inspect("Job", "acme/a")).lane.length == 1
 
 
+async def test_what_comes_first_in_a_paused_object_ends_at_once(runtime: Runtime) -> None:
+    """It never ran, so nobody has to be told, which would have to wait until the object goes on."""
+    await runtime.client.pause("Job", "acme/a", reason="stock count", by="ops", timeout=10)
+    first = await runtime.client.send(nap, "acme/a", 3600)
+    second = await runtime.client.send(nap, "acme/a", 0)
+    await second.accepted(timeout=10)
+
+    report = await first.cancel(timeout=10)
+
+    assert (report.outcome, report.was_over) == ("cancelled", True)
+    await runtime.client.resume("Job", "acme/a", reason="counted", by="ops", timeout=10)
+    await second.result(timeout=10)
+    with pytest.raises(InvocationCancelled):
+        await first.result(timeout=10)
+
+
 async def test_what_is_scheduled_ends_at_once(runtime: Runtime) -> None:
     """Its time does not come, also not for an owner that looks for what is due."""
     handle = await runtime.client.send(nap, "acme/a", 1, delay=timedelta(hours=1))
