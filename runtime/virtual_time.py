@@ -55,9 +55,10 @@ class Subject:
         self.client.answers.on_wait = self.worker.idle.rested
 
     def replace(self, worker: Worker) -> None:
-        """Go on with another worker."""
-        self.worker = worker
+        """Go on with another worker; whoever waits for the one before looks at this one."""
+        former, self.worker = self.worker, worker
         self._listen()
+        former.idle.rested()
         is_replaced, self._is_replaced = self._is_replaced, anyio.Event()
         is_replaced.set()
 

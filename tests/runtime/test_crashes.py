@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import Counter
 from datetime import timedelta
@@ -9,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from keylane import InvocationPaused, ObjectContext, TerminalError, VirtualObject
+from keylane.runtime.virtual_time import Subject
 from keylane.testing import CrashPoint, Harness, crashes
 
 pytestmark = pytest.mark.anyio
@@ -109,6 +111,18 @@ async def test_what_a_handler_does_outside_of_steps_is_seen_to_happen_again(stor
 
     assert charged[0] == 10
     assert 20 in charged
+
+
+async def test_who_waits_for_a_worker_to_do_something_looks_at_the_one_that_takes_its_place(store_url: str) -> None:
+    """The dead one may not come to rest once more, and the clock would stand still."""
+    async with Harness(order, store=store_url) as first, Harness(order, store=store_url) as second:
+        former, heir = first.runtime.worker, second.runtime.worker
+        subject = Subject(former, first.client)
+        await first.settled()
+        waiting = asyncio.ensure_future(subject.changed(former, former.idle.rests))
+        await asyncio.sleep(0)
+        subject.replace(heir)
+        await asyncio.wait_for(waiting, 0.5)
 
 
 async def test_what_a_scenario_raises_is_handed_over_with_the_place_of_the_crash(store_url: str) -> None:
