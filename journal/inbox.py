@@ -16,6 +16,7 @@ from .futures import resolve_reply
 from .keyspace import SCHEMA_VERSION, PartitionSpace
 from .library import FINISHING
 from .link import LinkLost
+from .refusals import key_error
 from .requests import Request
 from .store import Store, is_missing_function, refusal, store_error
 
@@ -202,9 +203,7 @@ async def read_after(store: Store, space: PartitionSpace, cursor: bytes, count: 
     try:
         entries = await store.call("XRANGE", space.inbox, b"(" + cursor, "+", "COUNT", count)
     except redis.exceptions.ResponseError as error:
-        if str(error).startswith("WRONGTYPE"):
-            raise WrongKeyType(space.inbox.decode(errors="replace")) from error
-        raise
+        raise key_error(error, space.inbox, store.url) from error
     return [(entry, fields[1] if fields[:1] == [b"m"] else b"") for entry, fields in entries or ()]
 
 

@@ -7,20 +7,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-import redis.exceptions
-
 from .codec import Undecodable
 from .command_records import StepAttemptFailed, TimerSet, WaitStarted
-from .errors import WrongKeyType
 from .keyspace import PartitionSpace
 from .mail import MAILED, Mail
 from .messages import Attached
 from .place import Place
 from .record_bytes import decode
 from .records import AttemptFailed, Paused, Record, Restarted
+from .refusals import key_error
 from .restarting import dropped, what_counts
 from .snapshots import FIRST_READ_ENTRIES, Entry, ObjectState, fold, is_whole, newest_words, older_words
-from .store import Store, store_error
+from .store import Store
 
 #: How much of many or long streams one turn reads. Values above the threshold are no part of a record.
 STREAMS_AT_ONCE = 64
@@ -230,7 +228,7 @@ async def ask(store: Store, commands: Sequence[tuple[Any, ...]], keys: Sequence[
     replies = await store.together(commands)
     for reply, key in zip(replies, keys, strict=True):
         if isinstance(reply, Exception):
-            raise reading_error(reply, key, store.url) from reply
+            raise key_error(reply, key, store.url) from reply
     return replies
 
 
@@ -242,13 +240,6 @@ async def ask_each(store: Store, commands: Sequence[tuple[Any, ...]], keys: Sequ
     """
     replies = await store.together(commands)
     return [
-        reading_error(reply, key, store.url) if isinstance(reply, Exception) else reply
+        key_error(reply, key, store.url) if isinstance(reply, Exception) else reply
         for reply, key in zip(replies, keys, strict=True)
     ]
-
-
-def reading_error(reply: Exception, key: bytes, url: str) -> Exception:
-    """Return what a refused or lost read of a key means."""
-    if isinstance(reply, redis.exceptions.ResponseError) and str(reply).startswith("WRONGTYPE"):
-        return WrongKeyType(key.decode(errors="replace"))
-    return store_error(reply, url)

@@ -10,6 +10,7 @@ import redis.exceptions
 
 from .errors import WrongKeyType
 from .keyspace import durability_key
+from .refusals import key_error
 from .safety import Durability, Replicated, ServerFacts, check, promise, read_facts
 from .store import Store
 from .urls import ClusterAddress, Kind, SentinelAddress
@@ -135,5 +136,5 @@ async def _declared(store: Store) -> str:
     try:
         word = await store.call("GET", key)
     except redis.exceptions.ResponseError as error:
-        raise WrongKeyType(key.decode()) from error
+        raise key_error(error, key, store.url) from error
     return (word or b"").decode(errors="replace")

@@ -7,7 +7,7 @@ from typing import Any
 
 import redis.exceptions
 
-from .errors import StoreError, StoreFull, StoreUnavailable
+from .errors import StoreError, StoreFull, StoreUnavailable, WrongKeyType
 
 _UNAVAILABLE = ("LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "MISCONF", "NOREPLICAS", "UNBLOCKED")
 #: What the client library knows by name; a function's own code may begin with the same letters (MOVED_ON).
@@ -81,6 +81,14 @@ def store_error(error: Exception, url: str) -> Exception:
     if isinstance(error, StoreError):
         return error
     return StoreUnavailable(url, str(error))
+
+
+def key_error(error: Exception, key: bytes, url: str) -> StoreError:
+    """Return what a refused or lost command about a key means: where its type is no reason, the server's word is."""
+    if str(error).startswith("WRONGTYPE"):
+        return WrongKeyType(key.decode(errors="replace"))
+    named = store_error(error, url)
+    return named if isinstance(named, StoreError) else StoreUnavailable(url, str(error))
 
 
 def why_unavailable(error: Exception) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 
 import redis.exceptions
 
-from .errors import CallError, SchemaMismatch, StoreFull, WrongKeyType
+from .errors import CallError, SchemaMismatch, WrongKeyType
 from .keyspace import owners_key, types_key
-from .store import Store, store_error
+from .refusals import key_error
+from .store import Store
 
 
 async def register_types(store: Store, partitions: Mapping[str, int], owners: Mapping[str, str]) -> None:
@@ -38,6 +39,8 @@ async def register_types(store: Store, partitions: Mapping[str, int], owners: Ma
     keys = [in_charge] * len(others) + [types] * len(missing)
     *_, counts = await _ask(store, [*writes, ("HMGET", types, *partitions)], [*keys, types])
     for (name, count), found in zip(partitions.items(), counts, strict=True):
+        if not found.isdigit():
+            raise WrongKeyType(types.decode())
         if int(found) != count:
             raise SchemaMismatch(f"partitions of {name}:", int(found), count)
 
@@ -46,8 +49,7 @@ async def _ask(store: Store, commands: Sequence[tuple[Any, ...]], keys: Sequence
     replies = await store.together(commands)
     for key, reply in zip(keys, replies, strict=True):
         if isinstance(reply, redis.exceptions.ResponseError):
-            named = store_error(reply, store.url)
-            raise (named if isinstance(named, StoreFull) else WrongKeyType(key.decode())) from reply
+            raise key_error(reply, key, store.url) from reply
     return replies
 
 
@@ -62,8 +64,12 @@ async def read_types(store: Store) -> dict[str, int]:
     try:
         flat = await store.call("HGETALL", key)
     except redis.exceptions.ResponseError as error:
+        raise key_error(error, key, store.url) from error
+    try:
+        return {name.decode(): int(count) for name, count in zip(flat[::2], flat[1::2], strict=True)}
+    except ValueError as error:
+        # Nothing of ours writes a count that is no number.
         raise WrongKeyType(key.decode()) from error
-    return {name.decode(): int(count) for name, count in zip(flat[::2], flat[1::2], strict=True)}
 
 
 def unused(namespace: str) -> CallError:
@@ -94,8 +100,9 @@ async def read_owners(store: Store) -> dict[str, str]:
     try:
         flat = await store.call("HGETALL", key)
     except redis.exceptions.ResponseError as error:
-        raise WrongKeyType(key.decode()) from error
-    return {name.decode(): owner.decode() for name, owner in zip(flat[::2], flat[1::2], strict=True)}
+        raise key_error(error, key, store.url) from error
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return {name.decode(errors="replace"): owner.decode(errors="replace") for name, owner in pairs}
 
 
 async def read_owner(store: Store, type_name: str) -> str | None:
@@ -109,5 +116,5 @@ async def read_owner(store: Store, type_name: str) -> str | None:
     try:
         owner = await store.call("HGET", key, type_name)
     except redis.exceptions.ResponseError as error:
-        raise WrongKeyType(key.decode()) from error
-    return None if owner is None else owner.decode()
+        raise key_error(error, key, store.url) from error
+    return None if owner is None else owner.decode(errors="replace")

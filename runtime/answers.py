@@ -19,10 +19,10 @@ from ..journal.codec import Undecodable
 from ..journal.errors import CallError, KeylaneError, ResultExpired, StoreError, StoreUnavailable
 from ..journal.key import format_id
 from ..journal.keyspace import PartitionSpace
-from ..journal.lane_reading import reading_error
 from ..journal.outcomes import Outcome, Succeeded, decode_outcome
 from ..journal.record_bytes import decode
 from ..journal.records import Cancelled, Completed, Failed, Killed, Paused
+from ..journal.refusals import key_error
 from ..journal.requests import Answer, announced_invocation
 from ..journal.store import Store
 from ..journal.subscription import Listening
@@ -298,7 +298,7 @@ class Answers:
             return
         try:
             if isinstance(reply, Exception):
-                raise reading_error(reply, key, self._store.url)
+                raise key_error(reply, key, self._store.url)
             self._resolve(watch, Succeeded(whole(reference, reply, "result")))
         except StoreUnavailable:
             return

@@ -10,9 +10,10 @@ import anyio
 import redis.exceptions
 
 from ..codec import Undecodable
-from ..errors import StoreError, WrongKeyType
+from ..errors import StoreError
 from ..keyspace import PartitionSpace, registry_key
 from ..leases import observe
+from ..refusals import key_error
 from ..store import Store
 from ..tenure import Announcement, Observation, Poll, decode_announcement, lease_clock
 from .facts import LeaseHealth, Sign
@@ -123,7 +124,7 @@ class Watch:
         try:
             flat = await self.store.call("HGETALL", key)
         except redis.exceptions.ResponseError as error:
-            raise WrongKeyType(key.decode()) from error
+            raise key_error(error, key, self.store.url) from error
         pairs = zip(flat[::2], flat[1::2], strict=True)
         return {name.decode(errors="replace"): raw for name, raw in pairs}
 
