@@ -30,9 +30,12 @@ class DoubtSpan:
     from_ms: int
     until_ms: int
 
-    def covers(self, at_ms: int) -> bool:
-        """Return whether what happened at a time may be missing, or may have happened before."""
-        return self.from_ms <= at_ms <= self.until_ms
+    def reaches(self, since_ms: int) -> bool:
+        """Return whether something was open in it that is open now, and has been since a time.
+
+        One that was taken in before it may have gone on in it, too: the records of that would be among the missing.
+        """
+        return since_ms <= self.until_ms
 
 
 @dataclass(frozen=True, slots=True)

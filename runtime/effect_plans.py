@@ -18,6 +18,7 @@ from .failures import failure_of
 if TYPE_CHECKING:
     from .partition import Partition
 
+TAIL_LOST: Final = "the store may have lost its tail: it may have been done before"
 ABSENT: Final = "the receiver knows nothing of it"
 _EARLIER: Final = "an earlier attempt may have been done, and the last one was not sent"
 _NO_CODE: Final = "this code has no such effect, so nothing of it can be looked into"
@@ -111,6 +112,21 @@ def unknown(partition: Partition, entry: EffectEntry, why: str, now_ms: int) -> 
     """Return the change of an effect of which nobody knows whether it was done, with what is done about that."""
     after = entry.but(state=EffectState.UNKNOWN, since_ms=now_ms, why=why, lookups=0)
     return in_question(partition, after, (Happened(now_ms, EventKind.UNKNOWN, entry.attempt, why),), now_ms)
+
+
+def in_lost_records(partition: Partition, entry: EffectEntry, send_within_ms: int, now_ms: int) -> Change:
+    """Return the change of an effect of which nothing was sent, by its records, but may have been by what is missing.
+
+    Args:
+        partition: The partition, which is in doubt.
+        entry: The effect; it may have been sent from its first time on, as far as that is in doubt.
+        send_within_ms: For how long a first byte may leave.
+        now_ms: The partition's time.
+    """
+    doubt = partition.doubt
+    first_ms = entry.first_ms if doubt is None else max(entry.first_ms, doubt.from_ms)
+    sent = entry.but(attempt=max(entry.attempt, 1), first_ms=first_ms, send_before_ms=now_ms + send_within_ms)
+    return unknown(partition, sent, TAIL_LOST, now_ms)
 
 
 def found_out(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ..journal import operations
 from ..journal.codec import unpack
@@ -35,7 +35,7 @@ from .effect_changes import TOLD_AS_UNKNOWN
 from .effect_checks import check_operation, checked
 from .effect_facts import Change, accepted_at, blocks, early_outcome, intent
 from .effect_inquiries import EffectInquiries
-from .effect_plans import unknown
+from .effect_plans import in_lost_records
 from .effect_wishes import Wish, conflict, ended_by, refused
 from .failures import failure_of
 from .releasing import end_if_released, standing_still
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from .invocation import Invocation
     from .lane import Lane
     from .settling import Settling
-
-TAIL_LOST: Final = "the store may have lost its tail: it may have been done before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +229,7 @@ class Effects(EffectInquiries):
         """Return how an effect begins: with its intent, behind another one, or in doubt."""
         accepted_ms = accepted_at(invocation, now_ms)
         if lane.partition.in_doubt(accepted_ms):
-            # What was lost may have been sent by an owner that is not ours, from the acceptance on.
-            lost = entry.but(attempt=1, first_ms=accepted_ms, send_before_ms=now_ms + self.send_within_ms)
-            return unknown(lane.partition, lost, TAIL_LOST, now_ms)
+            return in_lost_records(lane.partition, entry.but(first_ms=accepted_ms), self.send_within_ms, now_ms)
         if blocks(wish.effect) and _has_to_wait(docket, entry):
             return Change(entry, (Happened(now_ms, EventKind.BLOCKED),))
         return intent(entry, now_ms, self.send_within_ms, EventKind.INTENDED)

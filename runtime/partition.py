@@ -209,9 +209,9 @@ class Partition:
         """Return whether exclusive work of an object has to stop, as that of all objects or by itself."""
         return bool(self.paused) and (ALL in self.paused or key_text in self.paused)
 
-    def in_doubt(self, at_ms: int) -> bool:
-        """Return whether records of a time may be missing: the store is known or suspected to have lost some."""
-        return self.doubt is not None and self.doubt.covers(at_ms)
+    def in_doubt(self, since_ms: int) -> bool:
+        """Return whether what is open since a time may have gone on in records that the store has lost."""
+        return self.doubt is not None and self.doubt.reaches(since_ms)
 
     def invocation_id(self, raw_id: bytes) -> str:
         """Return the text form of an id."""

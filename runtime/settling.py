@@ -23,7 +23,7 @@ from ..journal.ledger import EventKind
 from ..objects.recovery import AskPeople, AttemptAnew, LookUp, Resend, pause_ms
 from .effect_calls import Answer, EffectCalls, Unsent, Work
 from .effect_facts import DAY_MS, agenda_of, effect_of, id_for_receiver, release_of
-from .effect_plans import asked_next, called, found_out, found_overdue, is_old, orphaned, planned
+from .effect_plans import asked_next, called, found_out, found_overdue, in_lost_records, is_old, orphaned, planned
 from .partition import Phase
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .at_hand import AtHand
     from .effect_attempts import EffectAttempts
     from .effect_changes import EffectChanges
+    from .effect_facts import Change
     from .lane import Lane
     from .partition import Partition
     from .settling_by_hand import More
@@ -67,6 +68,7 @@ class Settling:
         self._at_hand = at_hand
         self._agenda = agenda
         self._retry = settings.retry
+        self._send_within_ms = int(settings.send_within_seconds * 1000)
         self._random = random.Random()  # noqa: S311, it spreads retries
         #: Makes further attempts.
         self.attempts: EffectAttempts
@@ -153,12 +155,19 @@ class Settling:
             case EffectState.INTENDED:
                 decide = partial(orphaned, partition, entry.attempt, GONE)
                 await self.changes.change(partition, key_text, operation, decide)
+            case EffectState.NOT_SENT | EffectState.BLOCKED if partition.in_doubt(entry.first_ms):
+                await self.changes.change(partition, key_text, operation, partial(self._may_be_sent, partition))
             case EffectState.NOT_SENT | EffectState.BLOCKED:
                 self.attempts.give(partition, key_text, entry, EventKind.INTENDED)
             case EffectState.UNKNOWN | EffectState.UNRESOLVED:
                 await self._look_into(partition, key_text, entry)
             case _:
                 await self.changes.tell_others(partition, key_text, operation)
+
+    def _may_be_sent(self, partition: Partition, entry: EffectEntry, now_ms: int) -> Change | None:
+        if entry.state not in (EffectState.NOT_SENT, EffectState.BLOCKED):
+            return None
+        return in_lost_records(partition, entry, self._send_within_ms, now_ms)
 
     async def _look_into(self, partition: Partition, key_text: str, entry: EffectEntry) -> None:
         """Go on with an effect whose outcome is unknown, as its contract says."""

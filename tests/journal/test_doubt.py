@@ -155,7 +155,7 @@ async def test_a_history_that_is_shorter_than_its_owner_knows_is_lost(
     assert second.verdict is Verdict.LOST
     assert second.history != first.history
     assert second.doubt is not None
-    assert second.doubt.covers(second.now_ms)
+    assert second.doubt.reaches(second.now_ms)
     assert await store.call("HGET", owner.space.owner, "losses") == b"1"
     assert (await store.call("HGET", owner.space.owner, "lost")).endswith(b":2:%d" % found)
 
@@ -242,10 +242,10 @@ async def test_what_is_missing_has_neither_record_nor_result(store: WiredStore) 
     await store.call("DEL", owner.space.invocation(ids[1]))
 
 
-def test_a_span_covers_its_ends() -> None:
-    """And nothing beyond them."""
+def test_a_span_reaches_all_that_was_taken_in_before_its_end() -> None:
+    """Also what was open when it began: what that did in it may be missing."""
     span = DoubtSpan(10, 20)
-    assert [span.covers(at_ms) for at_ms in (9, 10, 20, 21)] == [False, True, True, False]
+    assert [span.reaches(since_ms) for since_ms in (9, 10, 20, 21)] == [True, True, True, False]
 
 
 def test_another_run_and_a_promotion_are_told_and_the_same_server_is_not() -> None:

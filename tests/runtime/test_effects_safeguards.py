@@ -25,7 +25,7 @@ from keylane import (
 from keylane.journal.doubt import DoubtSpan
 from keylane.journal.effects import EffectEntry
 from keylane.journal.ledger import EventKind
-from keylane.runtime.effects import TAIL_LOST
+from keylane.runtime.effect_plans import TAIL_LOST
 from keylane.runtime.settling import NO_LEASE, NOT_OURS, TOO_LATE
 from keylane.testing import Harness, harness
 from tests.runtime.fake_bank import Bank, Receipt, Terms
@@ -86,6 +86,19 @@ order = VirtualObject(
 async def refund(ctx: ObjectContext, operation: str) -> str:
     receipt = await ctx.effect(send_refund, operation_id=operation, params=Terms(amount=7))
     return receipt.id
+
+
+@order.handler
+async def refund_when_told(ctx: ObjectContext, operation: str) -> str:
+    await ctx.signal("go", str, release_lane=True)
+    receipt = await ctx.effect(send_refund, operation_id=operation, params=Terms(amount=7))
+    return receipt.id
+
+
+@order.handler
+async def refund_both(ctx: ObjectContext) -> list[str]:
+    both = [ctx.effect(send_refund, operation_id=each, params=Terms(amount=7)) for each in ("a", "b")]
+    return [receipt.id for receipt in await ctx.gather(*both)]
 
 
 @order.handler
@@ -262,6 +275,39 @@ async def test_the_first_attempt_after_a_lost_tail_is_found_out_and_not_called(h
     assert await h.call(refund, KEY, "r") == "before"
     assert bank.calls("r") == 0
     assert (await life_of(h, "r"))[0] == (EventKind.UNKNOWN, TAIL_LOST)
+
+
+async def test_what_was_open_when_a_tail_was_lost_does_nothing_again_that_it_may_have_done_in_it(h: Harness) -> None:
+    """It was taken in long before, and what has let it go on is missing as well as what it did then."""
+    handle = await h.runtime.client.send(refund_when_told, KEY, "r")
+    with anyio.fail_after(SOON):
+        while (await handle.describe()).status != "waiting":
+            await anyio.sleep(0.01)
+    for partition in h.runtime.worker.partitions:
+        now_ms = partition.now_ms()
+        partition.doubt = DoubtSpan(now_ms + 1, now_ms + 1)
+    bank.books[f"{h.namespace}.Order.{KEY}.r"] = [Receipt(id="before", amount=7)]
+    await handle.signal("go", "on")
+    with anyio.fail_after(SOON):
+        assert await handle.result() == "before"
+    assert bank.calls("r") == 0
+    assert (await life_of(h, "r"))[0] == (EventKind.UNKNOWN, TAIL_LOST)
+
+
+async def test_what_waited_its_turn_when_a_tail_was_lost_is_found_out_and_not_called(h: Harness) -> None:
+    """Its turn may have come in what is missing."""
+    bank.whims.append("lose the request")
+    handle = await h.send(refund_both, KEY)
+    await h.settled()
+    assert (bank.calls("a"), bank.calls("b")) == (1, 0)
+    for partition in h.runtime.worker.partitions:
+        now_ms = partition.now_ms()
+        partition.doubt = DoubtSpan(now_ms, now_ms)
+    bank.books[f"{h.namespace}.Order.{KEY}.b"] = [Receipt(id="before", amount=7)]
+    await h.advance(timedelta(minutes=5))
+    assert (await handle.result())[1] == "before"
+    assert bank.calls("b") == 0
+    assert (EventKind.UNKNOWN, TAIL_LOST) in await life_of(h, "b")
 
 
 async def test_parameters_that_are_too_large_are_refused_by_name(h: Harness) -> None:
