@@ -11,7 +11,7 @@ from typing import Any, Literal, assert_never
 
 import redis.exceptions
 
-from .errors import UnsafeStore
+from .errors import RegistrationError, UnsafeStore
 from .urls import Kind
 
 OLDEST_REDIS = (7, 0)
@@ -275,6 +275,17 @@ def check(
     for doubt in doubts(facts, durability, kind, payload_limit_bytes=payload_limit_bytes):
         if doubt.is_fatal or not allow_unsafe:
             raise UnsafeStore(doubt.why, doubt.remedy)
+
+
+def check_declared(durability: object) -> None:
+    """Refuse what is no durability where it is declared.
+
+    Raises:
+        RegistrationError: It is none.
+    """
+    if durability not in ("fsync", "server") and not isinstance(durability, Replicated):
+        remedy = 'it must be "fsync", "server" or Replicated(n)'
+        raise RegistrationError(f"durability is {durability!r}", parameter="durability", remedy=remedy)
 
 
 def restart_may_lose(facts: ServerFacts, durability: Durability) -> bool:

@@ -38,6 +38,8 @@ class RetryPolicy:
     then: Literal["pause", "fail"] = "pause"
 
     def __post_init__(self) -> None:
+        for name, pause in (("first", self.first), ("cap", self.cap)):
+            _require(_is_time(pause), name, pause, "a timedelta, such as timedelta(seconds=1)")
         nothing = timedelta(0)
         _require(self.first >= nothing, "first", self.first, "a pause of zero or more")
         _require(self.cap >= self.first, "cap", self.cap, "at least as much as first")
@@ -66,6 +68,10 @@ class RetryPolicy:
         except OverflowError:
             seconds = self.cap.total_seconds()
         return timedelta(seconds=min(seconds, self.cap.total_seconds()) * (1 - self.jitter * random()))
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, timedelta)
 
 
 def _require(holds: bool, name: str, value: object, remedy: str) -> None:  # noqa: FBT001  the condition is the subject

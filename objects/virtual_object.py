@@ -27,6 +27,7 @@ from .validator import validator_of
 PARTITIONS_MAX: Final = 16_384
 _IDEMPOTENCY_RETENTION_MAX: Final = timedelta(days=400)
 _NAME_REMEDY: Final = "a name begins with a letter and has at most 64 letters, digits and _ . -"
+_COUNT_REMEDY: Final = "it must be 1 or more"
 
 
 #: Brings an object's state, plain values by name, from an older version to the newest one.
@@ -81,10 +82,13 @@ class VirtualObject:
         _require(is_name(name), f"{name!r} can't name an object type", "name", _NAME_REMEDY)
         _require(bool(owner.strip()), f"{what} has no owner", "owner", "name the team that answers for stuck work")
         bounds = f"use 1 to {PARTITIONS_MAX:,}"
-        _require(_within(partitions, PARTITIONS_MAX), f"{what}: partitions is {partitions}", "partitions", bounds)
-        _require(_within(backlog, None), f"{what}: backlog is {backlog}", "backlog", "it must be 1 or more")
+        are_bounded = partitions is None or (_is_count(partitions) and partitions <= PARTITIONS_MAX)
+        _require(are_bounded, f"{what}: partitions is {partitions!r}", "partitions", bounds)
+        is_bound = backlog is None or _is_count(backlog)
+        _require(is_bound, f"{what}: backlog is {backlog!r}", "backlog", _COUNT_REMEDY)
         is_known = on_paused in ("hold", "skip")
         _require(is_known, f"{what}: on_paused is {on_paused!r}", "on_paused", 'it must be "hold" or "skip"')
+        _check_policy(what, retry)
         _check_retention(what, idempotency_retention)
         _check_migration(what, state_version, migrate)
         _check_approver(what, may_approve)
@@ -150,7 +154,9 @@ class VirtualObject:
         name = function.__name__ if options.name is None else options.name
         what = f"handler {self.name}.{name}"
         _require(is_name(name), f"{name!r} can't name a handler of {self.name}", "name", f"{_NAME_REMEDY}; set name=")
-        _require(options.version >= 1, f"{what}: version is {options.version}", "version", "it must be 1 or more")
+        is_number = _is_count(options.version)
+        _require(is_number, f"{what}: version is {options.version!r}", "version", _COUNT_REMEDY)
+        _check_policy(what, options.retry)
         _check_retention(what, options.idempotency_retention)
         is_mode = options.checkpoint in CHECKPOINTS
         modes = 'it must be "sync", "async" or "exit"'
@@ -185,8 +191,8 @@ class VirtualObject:
 
 
 def _check_migration(what: str, state_version: int, migrate: Migrate | None) -> None:
-    remedy = "it must be 1 or more"
-    _require(state_version >= 1, f"{what}: state_version is {state_version}", "state_version", remedy)
+    is_number = _is_count(state_version)
+    _require(is_number, f"{what}: state_version is {state_version!r}", "state_version", _COUNT_REMEDY)
     if state_version == 1:
         remedy = "raise state_version with it: it is called for state of a version below that"
         _require(migrate is None, f"{what} has a migrate and its state_version is 1", "state_version", remedy)
@@ -229,14 +235,21 @@ def _check_approver(what: str, may_approve: object) -> None:
     _require(is_fit, f"{what}: {may_approve!r} can't say who may approve", "may_approve", remedy)
 
 
-def _check_retention(what: str, retention: timedelta | None) -> None:
-    holds = retention is None or timedelta(0) < retention <= _IDEMPOTENCY_RETENTION_MAX
-    remedy = "it must be above zero and at most 400 days"
-    _require(holds, f"{what}: idempotency_retention is {retention}", "idempotency_retention", remedy)
+def _check_policy(what: str, retry: object) -> None:
+    holds = retry is None or isinstance(retry, RetryPolicy)
+    _require(holds, f"{what}: retry is {retry!r}", "retry", "use a RetryPolicy, such as RetryPolicy(attempts=3)")
 
 
-def _within(number: int | None, most: int | None) -> bool:
-    return number is None or (number >= 1 and (most is None or number <= most))
+def _check_retention(what: str, retention: object) -> None:
+    is_time = isinstance(retention, timedelta)
+    holds = retention is None or (is_time and timedelta(0) < retention <= _IDEMPOTENCY_RETENTION_MAX)
+    shown = retention if is_time else repr(retention)
+    remedy = "use a timedelta, above zero and at most 400 days"
+    _require(holds, f"{what}: idempotency_retention is {shown}", "idempotency_retention", remedy)
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and number >= 1
 
 
 def _require(holds: bool, what: str, parameter: str, remedy: str) -> None:  # noqa: FBT001  the condition is the subject

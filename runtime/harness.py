@@ -48,6 +48,9 @@ class Harness:
             await on `ctx`. By default what `KEYLANE_TEST_FORCE` says, else neither.
         settings: The effective settings; by default the app's, with two partitions for each type.
         auto_advance: Whether the clock jumps by itself.
+
+    Raises:
+        RegistrationError: `force` is neither of the two.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class Harness:
     ) -> None:
         given = app_of(app, settings=settings)
         #: What is forced.
-        self.force: Force | None = force or force_of_environment()
+        self.force: Force | None = force_of_environment() if force is None else _known(force)
         #: The namespace that the harness has to itself.
         self.namespace = f"test-{secrets.token_hex(6)}"
         self.settings = settings_for(given.settings, self.force)
@@ -176,6 +179,12 @@ def force_of_environment() -> Force | None:
         return forced()
     except ValueError as error:
         raise RegistrationError(str(error), parameter=VARIABLE, remedy="use suspend or replay") from error
+
+
+def _known(force: Force) -> Force:
+    if force not in ("suspend", "replay"):
+        raise RegistrationError(f"force is {force!r}", parameter="force", remedy="use suspend or replay")
+    return force
 
 
 def settings_for(settings: Settings, force: Force | None) -> Settings:

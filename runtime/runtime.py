@@ -13,7 +13,7 @@ import anyio
 from ..journal.embedded import EmbeddedStore
 from ..journal.errors import StoreError
 from ..journal.promise import check_all, declare_durability, promise_of, read_all_facts
-from ..journal.safety import Durability, Replicated, advice, restart_may_lose
+from ..journal.safety import Durability, Replicated, advice, check_declared, restart_may_lose
 from ..journal.store import Store
 from ..journal.urls import EmbeddedAddress, parse_store_url
 from ..objects.app import App, app_of
@@ -52,6 +52,7 @@ class Runtime:
             provider, or True for the global one. By default as the settings say. Needs `pip install keylane[otel]`.
 
     Raises:
+        RegistrationError: `durability` is none of these, or the app is none.
         UnsafeStore: On entering: the server evicts, keeps nothing, or syncs less than `durability` promises.
         StoreUnavailable: On entering: the store did not answer.
         SchemaMismatch: On entering: the namespace was written with other partition counts or by another release.
@@ -70,6 +71,7 @@ class Runtime:
         metrics_port: int | None = None,
         tracing: TracerProvider | bool | None = None,
     ) -> None:
+        check_declared(durability)
         self.app = app_of(app, settings=settings)
         self.settings = self.app.settings
         self.namespace = namespace

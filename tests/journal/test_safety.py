@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 
+from keylane import RegistrationError, Runtime, VirtualObject
 from keylane.journal.embedded import bundled_binary
 from keylane.journal.endpoint import sight
 from keylane.journal.errors import UnsafeStore
@@ -219,6 +220,15 @@ def test_replicated_by_nobody_can_not_be_declared() -> None:
     """A promise of nothing is a mistake."""
     with pytest.raises(ValueError, match=r"Replicated\(0\)"):
         Replicated(0)
+
+
+@pytest.mark.parametrize("declared", ["always", None, 1, ["fsync"]])
+def test_what_is_no_durability_is_refused(declared: object) -> None:
+    """Before a server is asked anything."""
+    with pytest.raises(RegistrationError, match=r'it must be "fsync", "server" or Replicated\(n\)') as refused:
+        Runtime([VirtualObject("Order", owner="ops")], durability=declared)  # pyright: ignore[reportArgumentType]
+
+    assert refused.value.parameter == "durability"
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,12 @@ async def lambda_like(ctx: SharedContext) -> None: ...
         ({"backlog": 0}, "backlog", "1 or more"),
         ({"on_paused": "wait"}, "on_paused", '"hold" or "skip"'),
         ({"state": {"x": NoSchema}}, "state", "state x"),
+        ({"partitions": "8"}, "partitions", "partitions is '8': use 1 to 16,384"),
+        ({"backlog": "8"}, "backlog", "backlog is '8': it must be 1 or more"),
+        ({"state_version": "2"}, "state_version", "state_version is '2': it must be 1 or more"),
+        ({"retry": 3}, "retry", "retry is 3: use a RetryPolicy, such as RetryPolicy(attempts=3)"),
         ({"idempotency_retention": timedelta(days=401)}, "idempotency_retention", "at most 400 days"),
+        ({"idempotency_retention": 30}, "idempotency_retention", "is 30: use a timedelta"),
     ],
 )
 def test_an_object_type_that_cannot_work_is_refused(wrong: dict[str, Any], parameter: str, words: str) -> None:
@@ -235,6 +240,28 @@ def test_an_object_type_that_cannot_work_is_refused(wrong: dict[str, Any], param
 
     assert words in str(caught.value)
     assert caught.value.parameter == parameter
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"retry": 3}, "retry is 3: use a RetryPolicy, such as RetryPolicy(attempts=3)"),
+        ({"version": 0}, "version is 0: it must be 1 or more"),
+        ({"version": "2"}, "version is '2': it must be 1 or more"),
+        ({"idempotency_retention": 30}, "idempotency_retention is 30: use a timedelta"),
+        ({"checkpoint": "never"}, "checkpoint is 'never'"),
+    ],
+)
+def test_an_option_that_can_not_work_is_refused(wrong: dict[str, Any], words: str) -> None:
+    """Where it is declared, and not when it is first needed."""
+
+    async def refund(ctx: ObjectContext) -> None: ...
+
+    with pytest.raises(RegistrationError) as caught:
+        order().handler(**wrong)(refund)
+
+    assert words in str(caught.value)
+    assert caught.value.parameter == next(iter(wrong))
 
 
 def test_an_option_that_does_not_exist_is_refused() -> None:

@@ -67,7 +67,9 @@ def test_the_last_attempt_is_the_one_of_its_number() -> None:
     "wrong",
     [
         {"first": timedelta(seconds=-1)},
+        {"first": 0.5},
         {"cap": timedelta(milliseconds=1)},
+        {"cap": 10},
         {"factor": 0.5},
         {"factor": float("nan")},
         {"attempts": 0},

@@ -16,6 +16,7 @@ from keylane import (
     Handler,
     InvocationPaused,
     ObjectContext,
+    RegistrationError,
     RetryableError,
     RetryPolicy,
     Settings,
@@ -223,6 +224,12 @@ async def test_an_expiry_in_thirty_days_with_signals_steps_and_two_objects_takes
         took.append(time.monotonic() - began)
 
     assert min(took) < 1.0
+
+
+def test_a_force_that_does_not_exist_is_refused() -> None:
+    """A test that means to replay does not run without."""
+    with pytest.raises(RegistrationError, match="force is 'replays': use suspend or replay"):
+        harness(order, force="replays")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("force", [None, "suspend"])
