@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 
 from ..code_registry import TypeCard, read_code
-from ..errors import WrongKeyType
+from ..errors import UnknownObject, WrongKeyType
 from ..keyspace import PartitionSpace
 from ..noted import moment
 from ..promise import kind_of, read_all_facts
@@ -65,6 +65,7 @@ async def check_up(store: Store, plan: Plan) -> Report:
 
     Raises:
         StoreUnavailable: The store is away.
+        UnknownObject: The plan names a type that the namespace does not have.
         WrongKeyType: A foreign key stands where a registry belongs.
     """
     began = time.monotonic()
@@ -74,7 +75,11 @@ async def check_up(store: Store, plan: Plan) -> Report:
 
 async def _types(store: Store, plan: Plan) -> dict[str, int]:
     types = await read_types(store)
-    return types if plan.type_name is None else {name: n for name, n in types.items() if name == plan.type_name}
+    if plan.type_name is None:
+        return types
+    if plan.type_name not in types:
+        raise UnknownObject(plan.type_name, tuple(sorted(types)))
+    return {plan.type_name: types[plan.type_name]}
 
 
 @dataclass(slots=True)
@@ -247,9 +252,7 @@ class _Checkup:
         if walk.held.count > len(walk.held):
             notices.append(f"{walk.held.count} lanes are held; the {len(walk.held)} with most behind them are told of")
         if not self.types:
-            wanted = self.plan.type_name
-            missing = "types: no worker has run in it" if wanted is None else f"type {wanted!r}"
-            notices.append(f"the namespace has no object {missing}")
+            notices.append("the namespace has no object types: no worker has run in it")
         return tuple(notices)
 
 

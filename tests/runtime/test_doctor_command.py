@@ -250,10 +250,11 @@ def test_a_wrong_use_and_an_absent_store_have_codes_of_their_own(
 
 
 async def test_a_type_that_the_namespace_does_not_have_is_said(hospital: Hospital) -> None:
-    """Nothing was looked at, so nothing is called healthy in silence."""
-    done = hospital.doctor("--type", "Nothing")
-
-    assert "no object type 'Nothing'" in done.out
+    """As by the other commands: nothing was looked at, so nothing is called healthy, least of all to a program."""
+    for done in (hospital.doctor("--type", "Nothing"), hospital.doctor("--type", "Nothing", "--json")):
+        assert done.code == 1
+        assert "healthy" not in done.out
+        assert "no object type 'Nothing'; known object types: " in done.err + done.out
 
 
 def test_a_namespace_that_nobody_works_in_is_said_to_be_one(store_url: str, namespace: str) -> None:
