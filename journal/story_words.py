@@ -104,7 +104,7 @@ def _who(caller: Caller | None, client: bytes | None) -> str:
         return f"{caller.type_name}{handler} at {caller.key}"
     if client is not None:
         return f"client {client.hex()[:8]}"
-    return "somebody who does not wait for the answer"
+    return "somebody in the worker's process, or who does not wait for the answer,"
 
 
 def _of_step(record: Record) -> tuple[Topic, str, str] | None:

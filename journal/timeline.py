@@ -391,6 +391,8 @@ def _reply_in_words(data: bytes) -> str:
 
 
 def in_words(failure: Failure) -> str:
-    """Return a failure in one line."""
-    name = failure.type_name.removeprefix("builtins.")
+    """Return a failure in one line: with the name of its type, and with its module where that is the user's."""
+    module, _, name = failure.type_name.rpartition(".")
+    if module != "builtins" and not module.startswith("keylane."):
+        name = failure.type_name
     return f"{name}: {failure.message}" if failure.message else name

@@ -17,6 +17,7 @@ from .settings import Settings
 from .virtual_object import VirtualObject
 
 _EXPECTED: Final = "an App, a VirtualObject, a list of them, or a function without arguments that returns one"
+_MODULE_REMEDY: Final = "write module:attribute, e.g. shop.orders:app, without .py and without slashes"
 
 
 class App:
@@ -139,15 +140,15 @@ def _imported(name: str, reference: str) -> ModuleType:
     if sys.path[:1] != [here]:
         sys.path.insert(0, here)
     if not all(part.isidentifier() for part in name.split(".")):
-        remedy = "write module:attribute, e.g. shop.orders:app, without .py and without slashes"
-        raise RegistrationError(f"{reference!r} does not name a module", remedy=remedy)
+        raise RegistrationError(f"{reference!r} does not name a module", remedy=_MODULE_REMEDY)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         # A module that is missing deeper inside is the module's own trouble, with its own traceback.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
-        remedy = f"run the command in the directory that holds it (this is {here}), or install it"
+        elsewhere = f"run the command in the directory that holds it (this is {here}), or install it"
+        remedy = _MODULE_REMEDY if name.endswith(".py") else elsewhere
         raise RegistrationError(f"there is no module {error.name!r}", remedy=remedy) from error
 
 

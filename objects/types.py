@@ -224,7 +224,8 @@ class PlainBoundary(Boundary[Any]):
             # Packing it says so.
             found = None
         if found is not None:
-            raise self._refusal(self.where, f"{found[0]} is no plain data: declare the type of this value")
+            remedy = "declare the type of this value, or give plain data, such as a dict"
+            raise self._refusal(self.where, f"{found[0]} is no plain data: {remedy}")
         return self._packed(value)
 
     def dump_both(self, value: Any) -> tuple[bytes, bytes]:

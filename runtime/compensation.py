@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from ..journal import operations
 from ..journal.command_records import CompensationStarted
 from ..journal.outcomes import Rejected, Stopped
+from ..objects.handler import Handler
 from .bounds import check_name
 from .cancel_delivery import stopped
 from .declared_undos import DeclaredUndo, undo_if_done
@@ -61,6 +62,9 @@ def compensation(
         TypeError: Something is no function, is called with what it does not take, or is no option.
         PayloadTooLarge: The name is too long.
     """
+    if isinstance(action, Handler):
+        remedy = "another object undoes by a call of yours: catch the failure, await ctx.call(…) there, and raise it on"
+        raise TypeError(f"ctx.compensate: {action!r} is no function and no effect; {remedy}")
     if not callable(action):
         raise TypeError(f"ctx.compensate: {action!r} can't be called; it takes a function and its arguments")
     check_options("compensate", options, OPTIONS)

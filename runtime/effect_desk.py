@@ -207,4 +207,4 @@ class EffectDesk:
             raise CallError(f"{key_text} is an object of several types: say which of {', '.join(found)}")
         if not names:
             raise unused(self.store.namespace)
-        raise CallError(f"no object type has anything of {key_text}; {', '.join(names)} were looked at")
+        raise CallError(f"no object type has anything of {key_text}; looked at: {', '.join(names)}")

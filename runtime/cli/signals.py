@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
+from ...journal.errors import InvalidKey
+from ...journal.key import parse_id
 from ...objects.verdicts import Accepted, AlreadyCompleted, Expired, NotPermitted, UnknownTarget
 from ..client import Client
 from .calls import argument_of
 from .output import moment, shown, write_json, write_line
-from .shell import ExitCode, Shell
+from .shell import ExitCode, Shell, WrongUse
 from .values import to_json
 
 if TYPE_CHECKING:
@@ -46,12 +48,21 @@ async def reject(shell: Shell, awakeable_id: str, reason: str, code: str | None,
 async def signal(shell: Shell, target: str, key: str | None, name: str, value: str, message: Message) -> ExitCode:
     """Send a signal to an invocation; with a key, to an object of a type."""
     (packed,) = argument_of(value)
+    if key is None:
+        _check_invocation(target)
     async with Client(shell.store_url(), namespace=shell.namespace) as client:
         if key is None:
             verdict = await client.signal(target, name, packed, **message._asdict())
         else:
             verdict = await client.signal_object(target, key, name, packed, **message._asdict())
     return _print(shell, verdict)
+
+
+def _check_invocation(target: str) -> None:
+    try:
+        parse_id(target)
+    except InvalidKey as error:
+        raise WrongUse(f"{error}; with an object type, --key names the object that the signal goes to") from error
 
 
 def _print(shell: Shell, verdict: WaitVerdict) -> ExitCode:

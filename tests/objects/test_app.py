@@ -131,7 +131,10 @@ def test_an_app_is_found_in_the_working_directory(folder: Path, reference: str, 
     [
         ("kl_nowhere:app", "there is no module 'kl_nowhere': run the command in the directory that holds it"),
         ("kl_nowhere.deep:app", "there is no module 'kl_nowhere'"),
-        ("kl_shop.py:app", "there is no module 'kl_shop.py'"),
+        (
+            "kl_shop.py:app",
+            "there is no module 'kl_shop.py': write module:attribute, e.g. shop.orders:app, without .py",
+        ),
         ("shop/kl_shop:app", "does not name a module: write module:attribute"),
         ("", "does not name a module"),
         ("kl_shop:nothing", "kl_shop:nothing is None: expected an App, a VirtualObject, a list of them"),

@@ -48,6 +48,8 @@ async def test_the_shell_sends_signals_and_completes_awakeables(where: tuple[str
         assert lost.code == 1
         assert lost.json["verdict"] == "already-completed"
         assert lost.json["by"] == "ana"
+        keyless = run("signal", "Waiter", "go", "2", *where)
+        assert (keyless.code, "with an object type, --key names the object" in keyless.err) == (2, True)
         late = run("signal", handle.id, "go", "3", *where)
         assert late.code == 1
         assert late.out.startswith("expired at ")

@@ -284,3 +284,5 @@ def test_an_undo_that_can_not_be_called_so_is_refused_when_it_is_registered() ->
         compensation("x", unbook, ("a",), {"on_exhausted": "raise"})
     with pytest.raises(TypeError, match="can't be called"):
         compensation("x", 3, (), {})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"another object undoes by a call of yours: .* await ctx.call"):
+        compensation("x", status, ("acme/t",), {})  # type: ignore[arg-type]

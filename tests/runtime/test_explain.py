@@ -9,7 +9,17 @@ from functools import partial
 import anyio.to_thread
 import pytest
 
-from keylane import App, CallError, Client, ObjectContext, Runtime, SharedContext, VirtualObject
+from keylane import (
+    App,
+    CallError,
+    Client,
+    InvocationFailed,
+    ObjectContext,
+    Runtime,
+    SharedContext,
+    TerminalError,
+    VirtualObject,
+)
 from keylane.journal.codec import pack
 from keylane.journal.effects import EffectState, Waiter, encode_effect_outcome
 from keylane.journal.key import parse_id
@@ -67,6 +77,13 @@ async def refund(ctx: ObjectContext, amount: Decimal) -> str:
 async def note(ctx: ObjectContext, text: str) -> None:
     """Write a value, and end at once."""
     ctx.set("note", text)
+
+
+@order.handler
+async def refuse(ctx: ObjectContext) -> None:
+    """Fail behind a step."""
+    await ctx.run("policy check", _policy, Decimal(1))
+    raise TerminalError("no")
 
 
 @order.shared
@@ -214,13 +231,17 @@ async def test_the_command_prints_the_story(store_url: str, namespace: str) -> N
     where = ("--store", store_url, "--namespace", namespace)
     async with Runtime(App([order]), store=store_url, namespace=namespace) as runtime:
         await runtime.client.call(note, KEY, "first")
+        with pytest.raises(InvocationFailed):
+            await runtime.client.call(refuse, KEY)
         shown = await anyio.to_thread.run_sync(partial(run, "explain", KEY, *where))
         told = await anyio.to_thread.run_sync(partial(run, "explain", "Order", KEY, "--json", *where))
         nothing = await anyio.to_thread.run_sync(partial(run, "explain", "Order", "acme/o-2", *where))
     assert shown.code == 0, shown.err
     assert 'note("first") is asked for' in shown.out
     assert "nothing: all of it has ended" in shown.out
-    assert [each["topic"] for each in told.json["lines"]] == ["asked", "state", "ended"]
+    assert "somebody in the worker's process, or who does not wait for the answer, asks for refuse()" in shown.out
+    assert "refuse failed: TerminalError: no" in shown.out
+    assert [each["topic"] for each in told.json["lines"]][:3] == ["asked", "state", "ended"]
     assert (nothing.code, "nothing is kept of it" in nothing.out) == (1, True)
 
 
