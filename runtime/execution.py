@@ -28,6 +28,7 @@ from ..journal.errors import (
 from ..journal.outcomes import Rejected, Stopped, Succeeded
 from ..journal.records import PauseReason
 from ..journal.standing import Status
+from ..journal.timeline import in_words
 from .aside import step_aside
 from .blocking_context import BlockingExclusiveContext
 from .bounds import check_packed, check_unpacked, has_too_many_records, why_too_many
@@ -346,7 +347,7 @@ class Execution:
         if policy.then == "fail":
             await self._conclude(lane, invocation, ctx, Rejected(failure))
             return
-        detail = f"the handler failed {attempts} times, the last time with {failure.type_name}: {failure.message}"
+        detail = f"the handler failed {attempts} times, the last time with {in_words(failure)}"
         await pause(lane, invocation, PauseReason.RETRIES_SPENT, detail, failure)
         park(lane, invocation)
 

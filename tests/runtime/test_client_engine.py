@@ -280,6 +280,7 @@ async def test_paused_call_is_told_at_once_and_resumed_from_anywhere(
     with anyio.fail_after(5), pytest.raises(InvocationPaused) as caught:
         await both[place].call(fragile, KEY)
     assert (caught.value.reason, caught.value.owner) == ("retries_spent", "books")
+    assert "the last time with ValueError: out of order" in caught.value.detail
     invocation_id = caught.value.invocation_id or ""
 
     conditions["bank"] = "up"
