@@ -15,7 +15,7 @@ from ..objects.approvals import Approval, Proposal
 from ..objects.proposing import read_proposal_id, status_of
 from ..objects.verdicts import UnknownTarget, decision_verdict_of
 from ..objects.virtual_object import VirtualObject
-from .bounds import check_text, check_who
+from .bounds import check_own_name, check_text, check_who
 from .deciding import check_order
 from .handle import Timeout, seconds_of, value_of
 from .places import place_if_any
@@ -244,6 +244,6 @@ def _check(order: DecisionOrder, message_id: str | None) -> None:
     for what, text in (("by", order.by), ("reason", order.reason), ("on_behalf_of", order.whom)):
         check_text(what, text)
     if message_id is not None:
-        check_text("message_id", message_id)
+        check_own_name("message_id", message_id)
     check_order(order)
     check_who(order.by)

@@ -55,6 +55,20 @@ def check_text(what: str, given: object) -> None:
         raise TypeError(f"{what} is text, not {type(given).__name__}")
 
 
+def check_own_name(what: str, given: str) -> None:
+    """Refuse a name under which asking again is safe where it is no text, or empty.
+
+    An empty one is what a caller without a name sends by mistake, and would be the same for all of them.
+
+    Raises:
+        TypeError: It is no text.
+        InvalidInput: It is empty.
+    """
+    check_text(what, given)
+    if not given:
+        raise InvalidInput(what, "it is empty: name what is asked for, or leave it out")
+
+
 def check_decision(by: str, reason: str) -> None:
     """Refuse what does not say in words who decides something, and why.
 

@@ -14,6 +14,7 @@ from ..journal.requests import Request, RequestKind
 from ..objects.handler import Handler
 from ..objects.types import Boundary, boundary_of
 from ..objects.virtual_object import VirtualObject
+from .bounds import check_own_name
 
 #: Bytes of UTF-8 that an idempotency key may have, as the parts of an object's key may.
 IDEMPOTENCY_KEY_LIMIT_BYTES: Final = PART_LIMIT_BYTES
@@ -107,11 +108,11 @@ def order_of(
         TypeError: There is an argument too many or too few, or the idempotency key is no text.
         CallError: The handler is private.
         InvalidKey: The key is none.
-        InvalidInput: The argument does not fit the handler.
+        InvalidInput: The argument does not fit the handler, or the idempotency key is empty.
         PayloadTooLarge: The argument is too large.
     """
-    if idempotency_key is not None and not isinstance(idempotency_key, str):
-        raise TypeError(f"idempotency_key is {type(idempotency_key).__name__}, it has to be text")
+    if idempotency_key is not None:
+        check_own_name("idempotency_key", idempotency_key)
     key_text = key if type(key) is str else str(Key.parse(key))
     if isinstance(target, str):
         order = _by_name(target, key_text, rest)

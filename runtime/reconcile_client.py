@@ -19,7 +19,7 @@ from ..journal.signals import message_raw_id
 from ..objects.receiver_checks import SPAN_MAX
 from ..objects.reconcile_verdicts import Reconciled, ReconcileVerdict, reconcile_verdict_of
 from ..objects.verdicts import UnknownTarget
-from .bounds import check_text
+from .bounds import check_own_name
 from .handle import Timeout, seconds_of, value_of
 from .places import name_of, place_if_any
 from .reconciling import check_order
@@ -244,7 +244,7 @@ class ReconcileClient:
         if space is None:
             return UnknownTarget()
         if message_id is not None:
-            check_text("message_id", message_id)
+            check_own_name("message_id", message_id)
         what = f"reconcile {name} {key_text} {order.operation}"
         raw_id = new_invocation_id() if message_id is None else message_raw_id(what, message_id)
         request = Request(RequestKind.RECONCILE, raw_id, "", key_text, order.encode(), client=self._id)

@@ -14,7 +14,7 @@ from ..journal.outcomes import first_of
 from ..journal.requests import Request
 from ..journal.signals import message_raw_id
 from ..objects.verdicts import Expired, UnknownTarget, WaitVerdict
-from .bounds import check_text
+from .bounds import check_own_name
 from .handle import Timeout, seconds_of, value_of
 from .remote import Patience
 from .signal_orders import SOME_KEY, Sending, completion, packed_rejection, packed_value, signal, to_first, verdict_for
@@ -195,7 +195,7 @@ class SignalSender:
         if space is None:
             return UnknownTarget()
         if message_id is not None:
-            check_text("message_id", message_id)
+            check_own_name("message_id", message_id)
         told = await self._ask(space, sending, message_id, patience)
         invocation = sending.order.invocation
         if invocation is None or not isinstance(told, Expired | UnknownTarget):

@@ -226,7 +226,7 @@ async def test_wrong_number_of_arguments_is_a_type_error(client: Client, rest: t
 @pytest.mark.anyio
 async def test_idempotency_key_is_text(client: Client) -> None:
     """The owner could not read another one, and nobody would answer the call."""
-    with pytest.raises(TypeError, match="idempotency_key is int"):
+    with pytest.raises(TypeError, match="idempotency_key is text, not int"):
         await client.call(touch, KEY, idempotency_key=77)  # type: ignore[call-overload]
 
 

@@ -105,6 +105,15 @@ ORDERS: list[Callable[[Any, str], Any]] = [
 ]
 
 
+EMPTY_NAMES: list[Callable[[Any], Any]] = [
+    lambda client: client.call(complete, KEY, "x", idempotency_key=""),
+    lambda client: client.send("Thing", KEY, "complete", "x", idempotency_key=""),
+    lambda client: client.signal_object("Thing", KEY, "go", 1, message_id=""),
+    lambda client: client.approve(f"Thing/{KEY}#refund.1", by="ana", message_id=""),
+    lambda client: client.reconcile_resend("Thing", KEY, "refund-1", by="ana", reason="lost", message_id=""),
+]
+
+
 @pytest.fixture
 async def things(store_url: str) -> AsyncIterator[Harness]:
     async with harness(thing, store=store_url) as h:
@@ -391,6 +400,13 @@ async def test_an_order_of_the_wrong_type_never_reaches_an_owner(
     handle = await things.send(complete, KEY, "no id")
     with pytest.raises(TypeError, match=r"(is text|whole number|number of seconds)"):
         await ask(things.client, handle.id)
+
+
+@pytest.mark.parametrize("ask", EMPTY_NAMES)
+async def test_an_empty_name_for_asking_again_is_refused(things: Harness, ask: Callable[[Any], Any]) -> None:
+    """It would be the same for all callers that have none, who would get each other's answers."""
+    with pytest.raises(InvalidInput, match=r"(idempotency_key|message_id): it is empty"):
+        await ask(things.client)
 
 
 @pytest.mark.parametrize("timeout", [math.nan, math.inf])
