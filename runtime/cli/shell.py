@@ -6,6 +6,7 @@ Exit codes: 0 done · 1 the answer is no · 2 wrong use · 3 the store can't be 
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Coroutine
@@ -89,6 +90,7 @@ class ExitCode(IntEnum):
     NO_STORE = 3
     BUG = 70
     INTERRUPTED = 130
+    UNREAD = 141
 
 
 class WrongUse(Exception):
@@ -155,11 +157,21 @@ class Shell:
     def _report(self, error: Exception) -> ExitCode:
         if self.is_debug:
             sys.stderr.write("".join(traceback.format_exception(error)))
+        if isinstance(error, BrokenPipeError):
+            _drop_output()
+            return ExitCode.UNREAD
         if self.is_json:
             write_json(_facts(error), sys.stderr)
         else:
             say_error(_sentence(error, is_debug=self.is_debug))
         return exit_code(error)
+
+
+def _drop_output() -> None:
+    """Let what is left of the output go nowhere: its reader, such as `head`, has gone, and Python flushes it yet."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def shell_of(store: str | None, namespace: str, *, is_json: bool, is_debug: bool) -> Shell:
