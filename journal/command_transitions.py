@@ -215,7 +215,8 @@ def deliver_cancel(standing: Standing, record: CancelDelivered) -> Standing:
     extras = standing.extras
     if extras.cancel is None or extras.is_cancel_delivered:
         raise illegal(standing, record, "nobody has asked for it, or it was told before")
-    told = replace(extras, is_cancel_delivered=True)
+    done = record.index if isinstance(record.index, int) else standing.steps
+    told = replace(extras, is_cancel_delivered=True, told_within=done + 1)
     going = standing._replace(extras=told, retry_after_ms=None)
     if standing.wait_at(record.index) is not None:
         return _without_wait(going, record.index, told)

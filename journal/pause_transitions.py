@@ -27,8 +27,7 @@ def resume(standing: Standing, record: Record) -> Standing:
         case Resumed():
             return _resumed(standing)
         case Restarted() if 0 <= record.kept <= standing.steps and standing.extras.compensation is None:
-            kept = Extras(cancel=standing.extras.cancel, signals=standing.extras.signals)
-            return _unparked(standing)._replace(steps=record.kept, waits=(), extras=kept)
+            return _unparked(standing)._replace(steps=record.kept, waits=(), extras=_kept(standing.extras, record.kept))
         case Restarted():
             raise illegal(standing, record, f"it has {standing.steps} commands, and nothing of it may be undone yet")
         case CompensationSkipped() if standing.extras.compensation is not None:
@@ -39,6 +38,14 @@ def resume(standing: Standing, record: Record) -> Standing:
             return ended(standing, Status.CANCELLED, standing.error)
         case _:
             raise illegal(standing, record, "only a resumption leaves a pause")
+
+
+def _kept(extras: Extras, count: int) -> Extras:
+    """Return what stays when an invocation begins again: a cancel does, and that its handler was told of it then."""
+    if not extras.is_cancel_delivered or count < extras.told_within:
+        return Extras(cancel=extras.cancel, signals=extras.signals)
+    told_within = extras.told_within
+    return Extras(cancel=extras.cancel, is_cancel_delivered=True, told_within=told_within, signals=extras.signals)
 
 
 def _resumed(standing: Standing) -> Standing:

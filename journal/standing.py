@@ -65,6 +65,7 @@ class Extras:
         step_attempts: Failed attempts of the steps in branches, by place.
         cancel: The request for its end, if there was one.
         is_cancel_delivered: Whether its handler was told.
+        told_within: How many commands of its main branch a restart has to keep so that it stays told.
         compensation: What began to undo it, while that lasts.
         has_failed_undo: Whether an undo was given up.
         tries_undo_again: Whether somebody has it try an undo again that has failed, and it has not begun to.
@@ -77,6 +78,7 @@ class Extras:
     step_attempts: Mapping[Place, int] = field(default_factory=dict[Place, int])
     cancel: CancelRequested | None = None
     is_cancel_delivered: bool = False
+    told_within: int = 0
     compensation: CompensationStarted | None = None
     has_failed_undo: bool = False
     tries_undo_again: bool = False

@@ -9,7 +9,17 @@ from typing import Any
 import anyio
 import pytest
 
-from keylane import BlockingClient, CallError, Handle, ObjectContext, RetryPolicy, Runtime, Settings, VirtualObject
+from keylane import (
+    BlockingClient,
+    CallError,
+    Cancelled,
+    Handle,
+    ObjectContext,
+    RetryPolicy,
+    Runtime,
+    Settings,
+    VirtualObject,
+)
 from keylane.journal.command_records import (
     CallCompleted,
     CallStarted,
@@ -343,3 +353,35 @@ def test_one_restart_after_another_counts_from_what_the_first_had_left() -> None
     ]
     assert [each for each in what_counts(records) if isinstance(each, StepCompleted)] == [step(0)]
     assert [each for each in what_counts(records[:-1]) if isinstance(each, StepCompleted)] == [step(0), again]
+
+
+@pytest.mark.parametrize(("keep", "times"), [(0, 2), (1, 2), (2, 1)])
+async def test_a_handler_is_told_of_its_cancel_once_in_what_is_kept(
+    store_url: str, namespace: str, keep: int, times: int
+) -> None:
+    """It goes on cleaning up; where the place is not kept at which it was told, it is told anew."""
+    made = VirtualObject("Desk", owner="tests", partitions=1)
+
+    @made.handler
+    async def clean_up(ctx: ObjectContext) -> str:  # pyright: ignore[reportUnusedFunction]
+        told: list[str] = []
+        try:
+            await ctx.sleep(3600)
+        except Cancelled:
+            await ctx.run("tell", _note, "told")
+            told.append("told")
+        try:
+            await ctx.run("clean", _break, "clean", retry=QUICK)
+        except Cancelled:
+            told.append("told again")
+        return " ".join(told)
+
+    async with opened(store_url, namespace, made) as runtime:
+        handle = await runtime.client.send("Desk", "acme/d", "clean_up")
+        await status(handle, "waiting")
+        await runtime.client.cancel(handle.id, timeout=10)
+        await status(handle, "paused")
+        is_broken[0] = False
+        await runtime.client.restart(handle.id, keep=keep, by="tests", reason="repaired", timeout=10)
+        assert await handle.result(timeout=10) == "told"
+        assert trail.count("told") == times
