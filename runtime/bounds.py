@@ -56,17 +56,21 @@ def check_text(what: str, given: object) -> None:
 
 
 def check_own_name(what: str, given: str) -> None:
-    """Refuse a name under which asking again is safe where it is no text, or empty.
+    """Refuse a name under which asking again is safe where it is no text, empty, or can't be written.
 
     An empty one is what a caller without a name sends by mistake, and would be the same for all of them.
 
     Raises:
         TypeError: It is no text.
-        InvalidInput: It is empty.
+        InvalidInput: It is empty, or has a lone surrogate.
     """
     check_text(what, given)
     if not given:
         raise InvalidInput(what, "it is empty: name what is asked for, or leave it out")
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(what, "it has a lone surrogate, which UTF-8 can't carry; replace it") from None
 
 
 def check_decision(by: str, reason: str) -> None:

@@ -409,6 +409,12 @@ async def test_an_empty_name_for_asking_again_is_refused(things: Harness, ask: C
         await ask(things.client)
 
 
+async def test_a_name_for_asking_again_that_no_bytes_can_carry_is_refused(things: Harness) -> None:
+    """It is said which of the arguments it is."""
+    with pytest.raises(InvalidInput, match="idempotency_key: it has a lone surrogate"):
+        await things.call(complete, KEY, "x", idempotency_key="\ud800")
+
+
 @pytest.mark.parametrize("timeout", [math.nan, math.inf])
 async def test_a_timeout_that_is_no_time_is_refused(things: Harness, timeout: float) -> None:
     """Who wants to wait for ever leaves it out."""
