@@ -115,6 +115,10 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
     if not parameters:
         remedy = "a handler takes the context first, e.g. `ctx: ObjectContext`"
         raise RegistrationError(f"handler {name} has no parameter", parameter="ctx", remedy=remedy)
+    first = parameters[0]
+    if first.name in ("self", "cls") and first.annotation is first.empty:
+        remedy = "a handler is a function outside of any class: what an object knows, it asks ctx for"
+        raise RegistrationError(f"handler {name} is a method", parameter=first.name, remedy=remedy)
     for parameter in parameters:
         _check_parameter(name, parameter)
     if len(parameters) > 2:  # noqa: PLR2004  the context and one argument

@@ -149,6 +149,10 @@ async def yielding(ctx: ObjectContext) -> AsyncIterator[int]:
 async def _hidden(ctx: ObjectContext) -> None: ...
 
 
+class InClass:
+    async def method(self, ctx: ObjectContext, request: int) -> None: ...
+
+
 unreadable.__annotations__["request"] = "1 +"
 
 REFUSED: list[tuple[Any, str | None, str]] = [
@@ -170,6 +174,7 @@ REFUSED: list[tuple[Any, str | None, str]] = [
     (unreadable, "request", "can't be read"),
     (yielding, None, "handler yielding yields: return one value"),
     (_hidden, "name", "'_hidden' can't name a handler of Order"),
+    (InClass.method, "self", "handler InClass.method is a method: a handler is a function outside of any class"),
     (print, None, "a handler is a function"),
     (functools.partial(two), None, "a handler is a function"),
     (NoSchema, None, "NoSchema is a type: a handler is a function"),
