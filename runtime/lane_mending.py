@@ -178,7 +178,7 @@ class LaneMending:
     async def _missing_timers(self, lane: Lane) -> dict[bytes, int]:
         """Return when those that sleep are due, of those that have no due time; their owner's memory knows."""
         space = lane.partition.space
-        asleep = {each.raw_id: each.due_ms for each in lane.queue if _sleeps(each)}
+        asleep = {each.raw_id: each.due_ms for each in (*lane.queue, *lane.aside) if _sleeps(each)}
         scores = await ask(self._store, [("ZSCORE", space.due, raw_id) for raw_id in asleep], [space.due] * len(asleep))
         return {raw_id: at_ms for (raw_id, at_ms), score in zip(asleep.items(), scores, strict=True) if score is None}
 

@@ -61,6 +61,21 @@ async def test_the_lost_due_time_of_a_sleep_is_named_and_entered_again(ward: War
         assert await handle.result(timeout=10) == "awake"
 
 
+async def test_the_lost_due_time_of_one_that_has_left_its_lane_is_named_and_entered_again(ward: Ward) -> None:
+    """It has no place in its lane, and sleeps all the same."""
+    async with ward.worker() as runtime:
+        handle = await runtime.client.send(step_aside, KEY, PAUSE_SECONDS)
+        raw_id = await ward.waits(handle)
+        before = await due_ms(ward, raw_id)
+        await ward.redis("ZREM", ward.space.due, raw_id)
+
+        assert await ward.kinds() == ["due-time-missing"]
+        await ward.repaired()
+        assert abs(await due_ms(ward, raw_id) - before) < 1000
+        await shift_clock(runtime, PASSED)
+        assert await handle.result(timeout=10) == "awake"
+
+
 async def test_the_lost_due_time_of_a_sleep_is_named_also_when_others_wait_behind_it(ward: Ward) -> None:
     """They make the lane runnable, which wakes nobody while its owner lives."""
     async with ward.worker() as runtime:
