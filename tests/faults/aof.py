@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .harness import StoreServer
+from .harness import StoreServer, wait_for
 
 
 def aof_of(server: StoreServer) -> Path:
@@ -15,7 +15,11 @@ def aof_of(server: StoreServer) -> Path:
 
 
 def aof_bytes(server: StoreServer) -> int:
-    """Return how much of it there is."""
+    """Return how much of it there is, with all that the server has answered for.
+
+    One that does not wait for the disk answers before it writes, and holds that back while a sync is under way.
+    """
+    wait_for(lambda: b"aof_buffer_length:0\r" in server.ask("INFO", "persistence"), "the file has what was answered")
     return aof_of(server).stat().st_size
 
 

@@ -76,6 +76,7 @@ async def lose_tail(runtime: Runtime, server: StoreServer) -> None:
         assert await runtime.client.call(add, KEY, 1, timeout=10) == value
     kept_bytes = aof_bytes(server)
     assert await runtime.client.call(add, KEY, 1, timeout=10) == 3
+    assert aof_bytes(server) > kept_bytes + 100
     server.kill()
     assert cut_aof(server, kept_bytes + 100) > 0
     server.start()

@@ -115,6 +115,7 @@ def every_commit(space: PartitionSpace) -> Iterator[list[Operation]]:
     yield [operations.note_blocked(space, KEY), operations.attach(space, PARKED, ATTACHED)]
     yield [operations.forget_blocked(space, KEY), operations.detach(space, PARKED, ATTACHED)]
     yield operations.collect_blob(space, KEY, DIGEST, LATER_MS)
+    yield [operations.forget_entry(space.history, b"no key")]
     yield operations.keep_signal(space, KEY, 1, b"early", HOUR_MS)
     yield [*operations.keep_signal(space, KEY, 2, b"later", HOUR_MS), operations.take_signal(space, KEY, 1)]
     yield [
