@@ -111,6 +111,11 @@ class Execution:
         except (Fenced, Suspended):
             # Another owner, or another history of this lane: what was not durable is run again there.
             return
+        except asyncio.CancelledError:
+            if not invocation.ended or self.slots.is_closing:
+                raise
+            # It was killed while it was undone; the slot goes on with those behind it.
+            await self.slots.absorb_cancel()
         except Exception as error:
             logger.exception("%s: the runtime itself failed", lane.partition.invocation_id(invocation.raw_id))
             await self._give_up(lane, invocation, error)

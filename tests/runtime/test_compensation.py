@@ -276,6 +276,21 @@ async def test_a_killed_one_undoes_nothing(runtime: Runtime) -> None:
     assert await runtime.client.call(status, "acme/t", timeout=10) == "none"
 
 
+async def test_those_behind_one_that_is_killed_while_it_is_undone_have_their_turn(runtime: Runtime) -> None:
+    """Whatever comes next to that object: they are there already, and nobody else wakes the lane."""
+    gates["hotel"] = anyio.Event()
+    handle = await runtime.client.send(plan, "acme/t", "fail")
+
+    async def is_at_hotel() -> bool:
+        return "unbook hotel" in trail
+
+    await until(is_at_hotel)
+    behind = await runtime.client.send(status, "acme/t")
+    await behind.accepted(timeout=10)
+    await runtime.client.kill(handle.id, reason="enough", by="ops", timeout=10)
+    assert await behind.result(timeout=10) == "none"
+
+
 def test_an_undo_that_can_not_be_called_so_is_refused_when_it_is_registered() -> None:
     """Not when it is needed."""
     with pytest.raises(TypeError):
