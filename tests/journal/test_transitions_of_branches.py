@@ -62,6 +62,7 @@ class Model:
     is_retrying: bool = False
     is_cancelled: bool = False
     was_told: bool = False
+    told_within: int = 0
     is_undone: bool = False
     has_failed_undo: bool = False
     tries_undo_again: bool = False
@@ -84,7 +85,8 @@ class Model:
         always.extend(self.ends())
         if self.is_paused:
             skipped = [CompensationSkipped(self.next_index[()], "undo", "ada", "")] if self.is_undone else []
-            restarted = [] if self.is_undone else [Restarted(self.next_index[()] // 2, "ada", "")]
+            kept = sorted({self.next_index[()] // 2, self.next_index[()]})
+            restarted = [] if self.is_undone else [Restarted(each, "ada", "") for each in kept]
             free: list[Record] = [*(skipped if self.is_free(()) else []), *restarted]
             return [*always, Resumed("ada", ""), Cancelled("ada", ""), *free]
         return [*always, *self.turns(), *(each for path in PATHS if self.is_free(path) for each in self.commands(path))]
@@ -146,7 +148,7 @@ class Model:
                 self.tries_undo_again = self.tries_undo_again or self.has_failed_undo
             case Restarted():
                 self.unpark()
-                self.was_told = False
+                self.was_told = self.was_told and record.kept >= self.told_within
                 self.waits = {}
                 self.next_index = {**dict.fromkeys(PATHS, 0), (): record.kept}
             case CompensationStarted():
@@ -181,7 +183,8 @@ class Model:
             case _:
                 was_waiting = self.waits.pop(place, None) is not None
                 self.is_retrying = self.is_retrying and was_waiting and not isinstance(record, CancelDelivered)
-                self.was_told = self.was_told or isinstance(record, CancelDelivered)
+                if isinstance(record, CancelDelivered):
+                    self.was_told, self.told_within = True, self.next_index[()] + 1
                 if isinstance(record, CompensationSkipped):
                     self.unpark()
                 self.failed[path] = 0
