@@ -40,18 +40,21 @@ class KnownEffects(Mapping[str, EffectEntry]):
     they take less than half of the memory, and nothing of it is for the garbage collector to look through.
     """
 
-    __slots__ = ("_settled", "unsettled")
+    __slots__ = ("_last", "_settled", "unsettled")
 
     def __init__(self) -> None:
         #: Those that are not settled: a few, where settled ones are kept by the thousand.
         self.unsettled: dict[str, EffectEntry] = {}
         self._settled: dict[str, bytes] = {}
+        #: The one that was settled last: its handler asks for it at once.
+        self._last: EffectEntry | None = None
 
     def note(self, entry: EffectEntry, data: bytes) -> None:
         """Note where an effect stands, and the bytes that say so."""
         if entry.is_settled:
             self.unsettled.pop(entry.operation, None)
             self._settled[entry.operation] = data
+            self._last = entry
         else:
             self.unsettled[entry.operation] = entry
 
@@ -62,7 +65,16 @@ class KnownEffects(Mapping[str, EffectEntry]):
 
     def __getitem__(self, operation: str) -> EffectEntry:
         entry = self.unsettled.get(operation)
-        return EffectEntry.decode(self._settled[operation]) if entry is None else entry
+        if entry is not None:
+            return entry
+        data, last = self._settled[operation], self._last
+        return last if last is not None and last.operation == operation else EffectEntry.decode(data)
+
+    def get(self, operation: str, default: EffectEntry | None = None) -> EffectEntry | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return where an effect stands, and something else where there is none: most are asked for before they are."""
+        if operation not in self:
+            return default
+        return self[operation]
 
     def __contains__(self, operation: object) -> bool:
         return operation in self.unsettled or operation in self._settled

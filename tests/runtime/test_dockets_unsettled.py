@@ -48,4 +48,10 @@ def test_settled_effects_are_given_as_they_are_and_kept_as_they_lie_in_the_store
 
     docket.write_effect(done.but(waiters=()))
     assert docket.effects["done"].waiters == ()
+    # The one that was settled last is asked for at once, by its handler; of the others nothing but bytes is kept.
+    assert docket.effects["done"] is docket.effects["done"]
+    docket.write_effect(an_effect("open", EffectState.REJECTED))
     assert docket.effects["done"] is not docket.effects["done"]
+    assert docket.effects["done"] == done.but(waiters=())
+    docket.forget_effect("open")
+    assert docket.effects.get("open") is None
