@@ -33,6 +33,7 @@ from zoneinfo import ZoneInfo
 from msgpack import ExtraData, ExtType, FormatError, Packer, StackError, Unpacker, unpackb
 
 from .errors import KeylaneError
+from .utf8 import LONE_SURROGATE
 
 # A tuple or set inside another costs one C frame of the unpacker; deeper nesting than this could
 # overrun the stack of a thread, and Python could not turn that into an exception.
@@ -206,7 +207,7 @@ def _reason(error: Exception) -> str:
         case NotEncodable():
             return error.reason
         case UnicodeEncodeError():
-            return "its text has a lone surrogate, which UTF-8 can't carry"
+            return f"its text {LONE_SURROGATE}"
         case _ if _is_depth(error):
             return _TOO_DEEP
         case _:

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, Self
 
 from .errors import InvalidKey
+from .utf8 import LONE_SURROGATE, utf8_bytes
 
 PART_LIMIT_BYTES: Final = 512
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
@@ -63,10 +64,9 @@ def _check_part(what: str, part: object) -> None:
         raise InvalidKey(part, f"the {what} is not text; convert it with str() first")
     if not part:
         raise InvalidKey(part, f"the {what} is empty; both parts of tenant/key need at least one character")
-    try:
-        size = len(part.encode())
-    except UnicodeEncodeError:
-        raise InvalidKey(part, f"the {what} has a lone surrogate, which UTF-8 can't carry; replace it") from None
+    size = utf8_bytes(part)
+    if size is None:
+        raise InvalidKey(part, f"the {what} {LONE_SURROGATE}; replace it")
     if size > PART_LIMIT_BYTES:
         raise InvalidKey(part, f"the {what} has {size} bytes of UTF-8, at most {PART_LIMIT_BYTES} are allowed; hash it")
 

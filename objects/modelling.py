@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar, TypeVarTuple, overload
 
 from typing_extensions import TypeForm
 
+from ..journal.utf8 import LONE_SURROGATE, utf8_bytes
 from .policies import RetryPolicy
 
 T = TypeVar("T")
@@ -69,10 +70,8 @@ def _check_tokens(name: str, count: object) -> None:
 def _check_text(name: str, text: object) -> None:
     if not isinstance(text, str):
         raise TypeError(f"ModelAnswer: {name} is {text!r}; it is text")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"ModelAnswer: {name} is {text!r}; it has a lone surrogate, which UTF-8 can't carry") from None
+    if utf8_bytes(text) is None:
+        raise ValueError(f"ModelAnswer: {name} is {text!r}; it {LONE_SURROGATE}")
 
 
 def _check_cost(cost: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ..journal.errors import InvalidInput, PayloadTooLarge
+from ..journal.utf8 import LONE_SURROGATE, utf8_bytes
 from .checkpoints import count_kept_back
 from .large_values import total_bytes
 
@@ -67,10 +68,8 @@ def check_own_name(what: str, given: str) -> None:
     check_text(what, given)
     if not given:
         raise InvalidInput(what, "it is empty: name what is asked for, or leave it out")
-    try:
-        given.encode()
-    except UnicodeEncodeError:
-        raise InvalidInput(what, "it has a lone surrogate, which UTF-8 can't carry; replace it") from None
+    if utf8_bytes(given) is None:
+        raise InvalidInput(what, f"it {LONE_SURROGATE}; replace it")
 
 
 def check_decision(by: str, reason: str) -> None:

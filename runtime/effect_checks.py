@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..journal import codec
 from ..journal.errors import PayloadTooLarge
+from ..journal.utf8 import LONE_SURROGATE, utf8_bytes
 from ..objects.approvals import Approval
 from ..objects.receivers import Effect
 from .own_context import in_own_context
@@ -84,11 +85,9 @@ def check_operation(operation_id: object, limit: int) -> None:
     """
     if type(operation_id) is not str or not operation_id:
         raise TypeError(f"operation_id is text that names the business operation, not {operation_id!r}")
-    try:
-        size = len(operation_id.encode())
-    except UnicodeEncodeError:
-        why = "has a lone surrogate, which UTF-8 can't carry; replace it"
-        raise TypeError(f"operation_id {operation_id[:SHOWN_CHARACTERS]!r} {why}") from None
+    size = utf8_bytes(operation_id)
+    if size is None:
+        raise TypeError(f"operation_id {operation_id[:SHOWN_CHARACTERS]!r} {LONE_SURROGATE}; replace it")
     if size > limit:
         raise PayloadTooLarge("operation_id", size, limit, remedy="shorten it, and put data into the parameters")
 
