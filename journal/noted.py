@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from .blobs import size_of
 from .codec import Undecodable
@@ -60,6 +60,8 @@ from .snapshots import Entry
 from .standing import END_OF, Extras, IllegalTransition, OpenWait, Standing, Status
 from .store import Store
 from .transitions import replay
+
+T = TypeVar("T")
 
 #: What may come for an invocation while it is paused, and leaves it so.
 COMES_WHILE_PAUSED: Final = (SignalReceived, CallCompleted, TimerFired, WaitCompleted, WaitExpired)
@@ -159,6 +161,27 @@ def noted(entry: Entry) -> Noted:
         return Noted(at_ms, size_bytes, None, f"entry {entry_id.decode()}: {error}")
 
 
+class _Telling(Generic[T]):
+    """Looks at the records of an invocation, newest first, for the one that tells where it stands."""
+
+    __slots__ = ("_is_signal", "found")
+
+    def __init__(self) -> None:
+        #: What stands for the one found so far, alone; empty before anything was looked at.
+        self.found: list[T] = []
+        self._is_signal = True
+
+    def look_at(self, what: T, record: Record | None) -> bool:
+        """Look at one record, for which something stands; return whether older ones change nothing any more."""
+        if self._is_signal:
+            self.found, self._is_signal = [what], isinstance(record, SignalReceived)
+        if isinstance(record, COMES_WHILE_PAUSED):
+            return False
+        if isinstance(record, Paused):
+            self.found = [what]
+        return True
+
+
 async def telling_before(store: Store, stream: bytes, newest: list[Entry]) -> list[Entry]:
     """Return the newest record of an invocation that tells where it stands.
 
@@ -174,18 +197,15 @@ async def telling_before(store: Store, stream: bytes, newest: list[Entry]) -> li
         StoreUnavailable: The store is away.
         WrongKeyType: Something else stands in the stream's place.
     """
-    page, count, telling = newest[-1:], FIRST_PAGE_ENTRIES, newest[-1:]
+    page, count, telling = newest[-1:], FIRST_PAGE_ENTRIES, _Telling[Entry]()
     while page:
         for entry in page:
-            record = noted(entry).record
-            if isinstance(noted(telling[0]).record, SignalReceived):
-                telling = [entry]
-            if not isinstance(record, COMES_WHILE_PAUSED):
-                return [entry] if isinstance(record, Paused) else telling
+            if telling.look_at(entry, noted(entry).record):
+                return telling.found
         before = b"(" + page[-1][0]
         (page,) = await ask(store, [("XREVRANGE", stream, before, "-", "COUNT", count)], [stream])
         count = PAGE_ENTRIES_MAX
-    return telling
+    return telling.found
 
 
 def standing_of(notes: Sequence[Noted], *, is_whole: bool) -> tuple[Standing | None, str | None]:
@@ -202,18 +222,9 @@ def standing_of(notes: Sequence[Noted], *, is_whole: bool) -> tuple[Standing | N
             return replay(records), None
         except IllegalTransition as error:
             problem = error.message
-    return (standing_at(_telling(records)) if records else None), problem
-
-
-def _telling(records: Sequence[Record]) -> Record:
-    """Return the newest record that tells where an invocation stands, of those that are at hand."""
-    telling = records[-1]
-    for record in reversed(records):
-        if isinstance(telling, SignalReceived):
-            telling = record
-        if not isinstance(record, COMES_WHILE_PAUSED):
-            return record if isinstance(record, Paused) else telling
-    return telling
+    telling = _Telling[Record]()
+    any(telling.look_at(record, record) for record in reversed(records))
+    return (standing_at(telling.found[0]) if telling.found else None), problem
 
 
 def standing_at(record: Record) -> Standing:
