@@ -20,7 +20,7 @@ from ..journal import operations
 from ..journal.batch import Commit, Operation
 from ..journal.blobs import digests_in, digests_in_records, is_member, parts_of, unused_words
 from ..journal.errors import KeylaneError, WrongKeyType
-from ..journal.lane_reading import ask, read_invocations
+from ..journal.lane_reading import ask, ask_each, read_invocations
 from .large_values import TOUCH_WEIGHT
 from .partition import Partition, Phase
 
@@ -110,10 +110,12 @@ class BlobSweep:
         Where that can't be read, all of an object's values count: only those of this object have to wait then.
         """
         space, found = partition.space, Digests()
-        for key_text, digests in unused.items():
-            aside = space.set_aside(key_text)
+        sets = [space.set_aside(key_text) for key_text in unused]
+        replies = await ask_each(self._store, [("SMEMBERS", each) for each in sets], sets)
+        for (key_text, digests), ids in zip(unused.items(), replies, strict=True):
             try:
-                (ids,) = await ask(self._store, [("SMEMBERS", aside)], [aside])
+                if isinstance(ids, Exception):
+                    raise ids
                 refers = await read_invocations(self._store, space, list(ids))
             except WrongKeyType as error:
                 logger.warning("%s: the large values of %s are not swept: %s", space, key_text, error)

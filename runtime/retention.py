@@ -118,13 +118,14 @@ class _Page:
 
     def named(self, entries: list[bytes]) -> list[str]:
         """Return the objects that entries of the index name; what names none stays in nobody's way."""
-        strays = [entry for entry in entries if key_named(entry) is None]
+        named = {entry: key_named(entry) for entry in entries}
+        strays = [entry for entry, key_text in named.items() if key_text is None]
         for entry in strays:
             logger.error("%s: the index of histories names no object by %r: taken out", self._partition.space, entry)
         if strays:
             index = self._partition.space.history
             self._commit([operations.forget_entry(index, entry) for entry in strays])
-        return [named for entry in entries if (named := key_named(entry)) is not None]
+        return [key_text for key_text in named.values() if key_text is not None]
 
     async def shrink(self, key_texts: list[str]) -> bool:
         """Shrink those that are idle, and enter the others anew; return whether anything was written."""

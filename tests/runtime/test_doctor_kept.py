@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import pytest
 
 from keylane import ObjectContext, Runtime, VirtualObject
 from keylane.journal.doctor import partition_checks
+from keylane.journal.key import new_invocation_id
+from keylane.journal.repair_order import RepairOrder
+from keylane.testing import shift_clock
 from tests.runtime.ward import KEY, OWNER, Ward, add, gate_of, hold, settings
 
 pytestmark = pytest.mark.anyio
@@ -20,6 +24,12 @@ holder = VirtualObject("Job", owner=OWNER, partitions=1, state={"large": bytes})
 async def keep(ctx: ObjectContext) -> None:
     """Keep something large."""
     ctx.set("large", b"x" * 4096)
+
+
+@holder.handler
+async def drop(ctx: ObjectContext) -> None:
+    """Keep it no more."""
+    ctx.clear("large")
 
 
 def where(ward: Ward) -> dict[str, Any]:
@@ -51,6 +61,39 @@ async def test_a_large_value_that_the_index_does_not_name_is_entered(ward: Ward)
         assert await ward.kinds() == ["large-value-never-expires"]
         await ward.repaired()
         assert await ward.redis("ZRANGE", ward.space.blob_index, 0, -1) == before
+
+
+async def test_what_can_not_be_read_beside_one_lane_keeps_the_large_values_of_its_object_alone(ward: Ward) -> None:
+    """What has left that lane may need them; those of others are deleted after their retention."""
+    other = "acme/o-2"
+    async with Runtime([holder], **where(ward)) as runtime:
+        for key in (KEY, other):
+            await runtime.client.call(keep, key)
+            await runtime.client.call(drop, key)
+        await ward.redis("SET", ward.space.set_aside(KEY), "foreign")
+        await shift_clock(runtime, timedelta(days=2))
+        await runtime.worker._blob_sweep.sweep()
+
+        assert not await ward.redis("EXISTS", ward.space.blobs(other))
+        assert await ward.redis("EXISTS", ward.space.blobs(KEY))
+        await ward.redis("DEL", ward.space.set_aside(KEY))
+        await shift_clock(runtime, timedelta(days=2))
+        await runtime.worker._blob_sweep.sweep()
+        assert not await ward.redis("EXISTS", ward.space.blobs(KEY))
+
+
+async def test_one_thing_that_can_not_be_read_keeps_no_other_from_being_put_right(ward: Ward) -> None:
+    """It is left as it is, and said to be."""
+    foreign, orphaned = new_invocation_id(), new_invocation_id()
+    async with ward.worker() as runtime:
+        await runtime.client.call(add, KEY)
+        await ward.redis("SET", ward.space.invocation(foreign), "foreign")
+        await ward.redis("ZADD", ward.space.due, 1 << 50, foreign, 1 << 50, orphaned)
+        (partition,) = runtime.worker.partitions
+        did = await runtime.worker._mending._carry_out(partition, "", RepairOrder("ada", due=(foreign, orphaned)))
+
+        assert await ward.redis("ZRANGE", ward.space.due, 0, -1) == [foreign]
+        assert did[0].startswith("left something as it is")
 
 
 async def test_a_history_that_is_long_overdue_is_named(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
