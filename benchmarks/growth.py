@@ -241,7 +241,7 @@ async def due(scale: int) -> list[Result]:
 
 
 async def _has_its_turn_at_once(redis: Any) -> bool:
-    """Have the server's thread run whenever it wants to, so that what a call took is the call's own time.
+    """Have the server's thread run whenever it wants to: what a call took has no wait for another process in it.
 
     Returns:
         Whether it does; Linux lets only privileged processes say so.
