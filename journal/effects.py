@@ -120,7 +120,8 @@ class EffectEntry:
         approval: The action and version of the approval that it has consumed, as `refund.3`; empty for none.
         lookups: How many times the receiver was asked since it is in question.
         next_ms: When something is to be done about it.
-        reconcile_by_ms: Until when a person has to settle it, once it lies with people.
+        reconcile_by_ms: Until when a person has to settle it, once it lies with people; before that, only where whoever
+            has handed it over has named a time.
         is_overdue: Whether it was told that this time has passed.
         assigned: Who has to settle it now, where it was handed over.
         waiters: Who waits for the outcome.

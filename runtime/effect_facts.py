@@ -215,7 +215,7 @@ def intent(
     attempt = entry.attempt + 1
     # What has happened is cut, so it can't tell: an attempt that keeps the time of another one has followed on it.
     may_be_sent = entry.state in IN_QUESTION or follows_another(entry)
-    intended = entry.but(
+    intended = taken_back(entry).but(
         state=EffectState.INTENDED,
         attempt=attempt,
         # Before anything may have been sent nothing can have been deduplicated.
@@ -226,10 +226,16 @@ def intent(
         next_ms=now_ms,
         why="",
         lookups=0,
-        reconcile_by_ms=None,
-        is_overdue=False,
     )
     return Change(intended, (Happened(now_ms, kind, attempt, detail, by),))
+
+
+def taken_back(entry: EffectEntry) -> EffectEntry:
+    """Return an effect as it is when people need not settle it any more, or not yet.
+
+    The time that they had ends with that. One that was named before it has come to them is still to come.
+    """
+    return entry.but(reconcile_by_ms=None, is_overdue=False) if entry.state is EffectState.UNRESOLVED else entry
 
 
 def early_outcome(entry: EffectEntry) -> bytes:

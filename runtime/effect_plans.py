@@ -12,10 +12,23 @@ from ..journal.outcomes import Outcome, Rejected, Succeeded, encode_outcome
 from ..objects.receivers import RECONCILE_WITHIN
 from ..objects.recovery import AskPeople, LookUp, NextAction, next_action, question_of
 from .effect_calls import Absent, Answer, Done, Refused, Unclear, Unsent
-from .effect_facts import Change, contract, early_outcome, effect_of, follows_another, kept_ms, unreadable, with_life
+from .effect_facts import (
+    Change,
+    contract,
+    early_outcome,
+    effect_of,
+    follows_another,
+    kept_ms,
+    taken_back,
+    unreadable,
+    with_life,
+)
 from .failures import failure_of
 
 if TYPE_CHECKING:
+    from typing import Any
+
+    from ..objects.receivers import Effect
     from .partition import Partition
 
 TAIL_LOST: Final = "the store may have lost its tail: it may have been done before"
@@ -189,18 +202,21 @@ def in_question(partition: Partition, entry: EffectEntry, happened: tuple[Happen
         after = entry.but(next_ms=_next_of(entry, action.at_ms))
         return Change(after, happened, given_early=early_outcome(after))
     if not isinstance(action, AskPeople):
-        after = entry.but(state=EffectState.UNKNOWN, next_ms=action.at_ms)
+        after = taken_back(entry).but(state=EffectState.UNKNOWN, next_ms=action.at_ms)
         return Change(after, happened, given_early=early_outcome(after))
     if entry.state is EffectState.UNRESOLVED:
         after = entry.but(next_ms=_next_of(entry, action.look_again_ms))
         return Change(after, happened, given_early=early_outcome(after))
-    effect = effect_of(partition, entry)
-    within = RECONCILE_WITHIN if effect is None else effect.receiver.reconcile_within
-    by_ms = now_ms + int(within.total_seconds() * 1000)
+    by_ms = entry.reconcile_by_ms or now_ms + _given_ms(effect_of(partition, entry))
     queued = entry.but(state=EffectState.UNRESOLVED, reconcile_by_ms=by_ms, is_overdue=False)
     after = queued.but(next_ms=_next_of(queued, action.look_again_ms))
     event = Happened(now_ms, EventKind.QUEUED, entry.attempt, action.why)
     return Change(after, (*happened, event), given_early=early_outcome(after))
+
+
+def _given_ms(effect: Effect[Any, Any] | None) -> int:
+    within = RECONCILE_WITHIN if effect is None else effect.receiver.reconcile_within
+    return int(within.total_seconds() * 1000)
 
 
 def _next_of(entry: EffectEntry, look_again_ms: int | None) -> int:

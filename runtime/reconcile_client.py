@@ -211,8 +211,8 @@ class ReconcileClient:
             to: Who settles it from now on.
             by: Who decides that, for the record.
             reason: Why, for the record.
-            within: Within what time they have to; without it, the deadline stays. One that does not lie with people yet
-                has none: when it comes to them, they have the time that its receiver gives.
+            within: Within what time they have to, from now on, also where it does not lie with people yet; without it,
+                the deadline stays, and what comes to them later has the time that its receiver gives.
             message_id: Makes asking again safe.
             timeout: How long to wait for the verdict.
 

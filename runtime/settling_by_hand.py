@@ -76,9 +76,12 @@ class SettlingByHand:
                 return None
             event = Happened(now_ms, EventKind.HANDED_OVER, found.attempt, f"to {whom}: {detail}", by)
             after = found.but(assigned=whom)
-            if within_ms is None or found.state is not EffectState.UNRESOLVED:
+            if within_ms is None:
                 return Change(after, (event,))
             after = after.but(reconcile_by_ms=now_ms + within_ms, is_overdue=False)
+            if found.state is not EffectState.UNRESOLVED:
+                # It has its next look-up to come; should it lie with people after that, this is the time they have.
+                return Change(after, (event,))
             return in_question(lane.partition, after, (event,), now_ms)
 
         return await self._change(lane, entry, decide, more)

@@ -279,6 +279,43 @@ async def test_handed_over_it_is_somebody_elses_with_their_own_time(h: Harness) 
     assert alert.owner == "cy"
 
 
+async def test_a_time_that_was_named_before_it_came_to_people_counts(h: Harness) -> None:
+    """Handed over while the receiver is still asked, it has that person's time when it lies with them, not another."""
+    bank.answers.extend(["not yet"] * 100)
+    bank.whims.append("lose the request")
+    await h.send(settling, KEY, 7)
+    with anyio.fail_after(SOON):
+        while (case := await the_case(h)) is None or case.state is not EffectState.UNKNOWN:
+            await h.settled()
+    assert case.deadline is None
+    day = timedelta(days=1)
+    assert isinstance(await h.client.reconcile_hand_over(order, KEY, "op", to="bea", within=day, **WHY), Reconciled)
+    await h.advance(timedelta(minutes=2))
+    (lies,) = await h.client.reconcile_list()
+    assert (lies.owner, lies.state) == ("bea", EffectState.UNRESOLVED)
+    assert lies.deadline is not None
+    assert timedelta(0) <= lies.deadline - day - case.read_at < timedelta(minutes=1)
+    await h.advance(timedelta(hours=1))
+    assert await h.client.alerts() == ()
+    await h.advance(day)
+    (alert,) = await alerts(h)
+    assert alert.owner == "bea"
+
+
+async def test_who_settles_it_again_after_a_resend_has_a_new_time(h: Harness) -> None:
+    """The time that people had ends when it is taken back from them: it comes again with the receiver's time."""
+    await unresolved(h, transfer, "lose the request")
+    week = timedelta(days=7)
+    assert isinstance(await h.client.reconcile_hand_over(order, KEY, "op", to="bea", within=week, **WHY), Reconciled)
+    bank.whims.append("lose the request")
+    assert isinstance(await h.client.reconcile_resend(order, KEY, "op", **WHY), Reconciled)
+    with anyio.fail_after(SOON):
+        while not (cases := await h.client.reconcile_list()):
+            await h.settled()
+    assert cases[0].deadline is not None
+    assert cases[0].deadline - cases[0].read_at <= timedelta(hours=24)
+
+
 @pytest.mark.parametrize("within", [timedelta(0), timedelta(seconds=-1), timedelta(days=400_000), timedelta.max])
 async def test_a_time_of_their_own_lies_ahead_and_ends(h: Harness, within: timedelta) -> None:
     """One that no calendar has is refused before it is written: the whole queue could not be read with it."""
