@@ -17,6 +17,7 @@ from ..journal.outcomes import Refused, Succeeded
 from ..journal.requests import Request, RequestKind
 from .bounds import check_decision, check_wish
 from .cancelling import OVER
+from .explaining import explained
 from .handle import refusal_of
 from .remote import Patience, Remote
 
@@ -50,7 +51,7 @@ class CancelClient:
 
         Raises:
             CallError: Nothing is known of it, or it can't be done.
-            CallTimeout: The time passed; what was asked for is done nevertheless.
+            CallTimeout: The time passed; what was asked for is done nevertheless. It says what that waits for.
             StoreError: The store was away for too long, or refused.
         """
         try:
@@ -60,7 +61,8 @@ class CancelClient:
             with contextlib.suppress(ResultExpired):
                 await self._remote.end_of(space, invocation.raw, patience)
         except CallTimeout as error:
-            raise CallTimeout(error.timeout, invocation_id=str(invocation)) from None
+            late = CallTimeout(error.timeout, invocation_id=str(invocation))
+            raise await explained(self._store, late) from None
         return await self._report(invocation, patience, was_over=verdict == OVER, cascades=cascades)
 
     async def order(

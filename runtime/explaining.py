@@ -35,4 +35,6 @@ def _why(told: InvocationDescription) -> str:
         reasons.append(str(told.behind))
     elif told.waits_for is not None:
         reasons.append(f"it {told.waits_for}")
+    elif told.cancel is not None and not told.cancel.is_delivered:
+        reasons.append("it is told at its next durable point that it is cancelled")
     return "; ".join(reasons)

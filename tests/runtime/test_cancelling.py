@@ -14,6 +14,7 @@ import pytest
 from keylane import (
     App,
     CallError,
+    CallTimeout,
     Cancelled,
     InvocationCancelled,
     InvocationFailed,
@@ -292,6 +293,23 @@ async def test_what_is_cancelled_while_a_retry_is_due_gets_no_later_attempt(runt
     assert trail == ["attempt"]
     space = runtime.client.store.space("Job", (await handle.describe()).partition)
     assert await runtime.client.store.call("ZCARD", space.due) == 0
+
+
+async def test_who_waits_too_long_for_a_cancel_hears_what_it_waits_for(runtime: Runtime) -> None:
+    """The cancel itself stands, and is told once the step that runs has ended."""
+    handle = await runtime.client.send(running, "acme/a", "x")
+    await gate("x begun").wait()
+
+    async def is_told_why() -> bool:
+        with pytest.raises(CallTimeout) as caught:
+            await handle.cancel(timeout=0.2)
+        assert caught.value.invocation_id == handle.id
+        return caught.value.why == "it is told at its next durable point that it is cancelled"
+
+    await until(is_told_why)
+    gate("x").set()
+    with pytest.raises(InvocationCancelled):
+        await handle.result(timeout=10)
 
 
 async def test_a_step_that_runs_is_let_finish(runtime: Runtime) -> None:
