@@ -80,8 +80,18 @@ def _version(library: str) -> str | None:
 async def _server(store_url: str) -> str:
     client: Any = Redis
     async with client.from_url(store_url, decode_responses=True) as redis:
-        info = await redis.info("server")
         settings = [f"{name} {(await redis.config_get(name)).get(name, '?')}" for name in SERVER_SETTINGS]
+        return f"{await server_name(redis)}, {', '.join(settings)}"
+
+
+async def server_name(redis: Any) -> str:
+    """Return a server's name, version and allocator.
+
+    Args:
+        redis: An open client of it.
+    """
+    info: dict[str, Any] = await redis.info("server")
+    memory: dict[str, Any] = await redis.info("memory")
     # Valkey gives the version of Redis that it is compatible with under Redis's name.
     name = info.get("server_name", "redis")
-    return f"{name} {info.get('valkey_version', info['redis_version'])}, {', '.join(settings)}"
+    return f"{name} {info.get('valkey_version', info['redis_version'])} with {memory['mem_allocator']}"

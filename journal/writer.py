@@ -28,7 +28,8 @@ logger = logging.getLogger("keylane.commit")
 
 #: A call stays well below 5 ms in the server with this many operations, also where each of them looks for its place
 #: among very many due times, and while the server rewrites its file: the first write to a page that it shares with the
-#: process that does so copies the page, and most operations have a key, and so pages, of their own.
+#: process that does so copies the page, and most operations have a key, and so pages, of their own. In a server whose
+#: allocator is that of the C library, what it needs for the call itself may lie on thousands of pages more.
 OPERATIONS_PER_BATCH = 100
 #: So does one that carries about so much, in values that are larger than usual, or a single commit that carries more.
 BYTES_PER_BATCH = 1 << 20
