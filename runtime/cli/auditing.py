@@ -120,12 +120,14 @@ def read_books(books: Books) -> Iterator[BookRow]:
     """Return the rows of a receiver's books.
 
     Raises:
-        WrongUse: The file can't be read, lacks a column, or holds an amount or a time that is none.
+        WrongUse: The file can't be read, lacks a column, or holds an amount or a time that is none, a quote that
+            nothing closes, or a line with more values than there are columns.
     """
     conditions = [_condition(each) for each in books.only]
     try:
         with books.path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
+            # What is read by guess would be compared by guess: a quote left open takes all the lines behind it.
+            reader = csv.DictReader(file, strict=True)
             named = (books.id_column, books.amount_column, books.time_column, *(name for name, _ in conditions))
             for column in filter(None, named):
                 if column not in (reader.fieldnames or ()):
@@ -134,6 +136,8 @@ def read_books(books: Books) -> Iterator[BookRow]:
                 if list(reader.fieldnames or ()).count(column) > 1:
                     raise WrongUse(f"{books.path} has several columns {column!r}: leave one of them")
             for row in reader:
+                if any(row.get(None) or ()):
+                    raise WrongUse(f"{books.path}, line {reader.line_num}: it has more values than there are columns")
                 if all(row[name] == value for name, value in conditions):
                     yield _row(books, row, reader.line_num)
     except (OSError, UnicodeDecodeError, csv.Error) as error:

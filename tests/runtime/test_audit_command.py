@@ -106,6 +106,10 @@ async def test_books_that_can_not_be_read_are_no_verdict(store: Store, store_url
         list(read_books(Books(books, amount_column="amount")))
     with pytest.raises(WrongUse, match="in which zone"):
         list(read_books(Books(_written(tmp_path, "operation_id,at\na,2026-03-01T12:00:00\n"), time_column="at")))
+    with pytest.raises(WrongUse, match="unexpected end of data"):
+        list(read_books(Books(_written(tmp_path, 'operation_id\n"a\nb\n'))))
+    with pytest.raises(WrongUse, match="line 3: it has more values"):
+        list(read_books(Books(_written(tmp_path, "operation_id,amount\na,1,\nb,1,50\n"), amount_column="amount")))
     with pytest.raises(WrongUse, match="several columns 'amount'"):
         list(read_books(Books(_written(tmp_path, "operation_id,amount,amount\na,1,2\n"), amount_column="amount")))
     with pytest.raises(WrongUse, match="column=value"):
