@@ -31,6 +31,8 @@ async def register_types(store: Store, partitions: Mapping[str, int], owners: Ma
     """
     types, in_charge = types_key(store.namespace), owners_key(store.namespace)
     known = await _ask(store, [("HMGET", types, *partitions), ("HMGET", in_charge, *owners)], [types, in_charge])
+    # Who is refused leaves nothing behind: what it would write of other types is as wrong, and stays for ever.
+    _check_counts(types, partitions, known[0])
     missing = [name for name, found in zip(partitions, known[0], strict=True) if found is None]
     others = [name for name, found in zip(owners, known[1], strict=True) if found != owners[name].encode()]
     # What stands there already is not written again: a worker that starts while memory is full could not.
@@ -38,9 +40,15 @@ async def register_types(store: Store, partitions: Mapping[str, int], owners: Ma
     writes += [("HSETNX", types, name, partitions[name]) for name in missing]
     keys = [in_charge] * len(others) + [types] * len(missing)
     *_, counts = await _ask(store, [*writes, ("HMGET", types, *partitions)], [*keys, types])
+    _check_counts(types, partitions, counts)
+
+
+def _check_counts(key: bytes, partitions: Mapping[str, int], counts: Sequence[bytes | None]) -> None:
     for (name, count), found in zip(partitions.items(), counts, strict=True):
+        if found is None:
+            continue
         if not found.isdigit():
-            raise WrongKeyType(types.decode())
+            raise WrongKeyType(key.decode())
         if int(found) != count:
             raise SchemaMismatch(f"partitions of {name}:", int(found), count)
 

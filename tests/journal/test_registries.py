@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis.exceptions
 
-from keylane import StoreFull, StoreUnavailable, WrongKeyType
+from keylane import SchemaMismatch, StoreFull, StoreUnavailable, WrongKeyType
 from keylane.journal.keyspace import owners_key, types_key
 from keylane.journal.refusals import key_error
 from keylane.journal.store import Store
@@ -42,7 +42,18 @@ async def test_a_registry_with_something_foreign_in_it_is_named(store_url: str, 
             await read_types(store)
         with pytest.raises(WrongKeyType, match="types"):
             await register_types(store, {"Order": 4}, {"Order": "me"})
-        assert await read_owners(store) == {"Order": "me"}
-        await store.call("HSET", owners_key(namespace), "Order", b"\xff")
         assert await read_owner(store, "Order") == "\ufffd"
         assert await read_owners(store) == {"Order": "\ufffd"}
+
+
+@pytest.mark.anyio
+async def test_who_is_refused_for_one_type_writes_nothing_of_others(store_url: str, namespace: str) -> None:
+    """A count is fixed for ever: what a worker with a wrong number of partitions left would refuse the right ones."""
+    async with Store(store_url, namespace=namespace) as store:
+        await register_types(store, {"Order": 4}, {"Order": "me"})
+
+        with pytest.raises(SchemaMismatch, match="partitions of Order"):
+            await register_types(store, {"Customer": 8, "Order": 8}, {"Customer": "you", "Order": "you"})
+
+        assert await read_types(store) == {"Order": 4}
+        assert await read_owners(store) == {"Order": "me"}
