@@ -52,6 +52,7 @@ class Lane:
         "error",
         "generation",
         "is_indexed",
+        "is_migrating",
         "is_outdated",
         "key",
         "key_text",
@@ -92,6 +93,8 @@ class Lane:
         #: The version of the state that the store has once what is queued is written, and whether ours is another.
         self.state_version = FIRST_VERSION
         self.is_outdated = False
+        #: Whether what is durable is still of the version before: then only the store can tell which one that is.
+        self.is_migrating = False
         self.generation = 0
         self.busy = False
         self.load_error: BaseException | None = None
@@ -201,11 +204,15 @@ class Lane:
     def migrate(self, delta: Delta) -> None:
         """Queue a commit that brings the state to the version of this code, by writes that make it so."""
         before, self.state_version = self.state_version, self.partition.virtual_object.state_version
-        self.is_outdated = False
+        self.is_outdated, self.is_migrating = False, True
         apply(self.queued, delta)
         state = self._snapshot(delta)
         writes = [operations.migrate(self.partition.space, self.key_text, state, before, self.state_version)]
-        self.commit([*writes, *self.history_trim(state)], delta)
+        self.commit([*writes, *self.history_trim(state)], delta, self._migrated)
+
+    def _migrated(self, now_ms: int, error: BaseException | None) -> None:
+        del now_ms, error
+        self.is_migrating = False
 
     def history_trim(self, state: StateChange | None) -> list[Operation]:
         """Return the operation that drops old history behind a snapshot, where there is one."""

@@ -160,7 +160,7 @@ class Reads:
             lane = partition.lane(key_text)
             if not lane.loaded:
                 await _loaded(lane)
-            if lane.loaded and await _is_settled(lane):
+            if lane.loaded and await _is_settled(lane) and not lane.is_migrating:
                 # A copy: what is written together is seen together, also by a handler that waits between two values.
                 return await self._newest(space, key_text, dict(lane.durable), lane.state_version)
         try:

@@ -21,7 +21,8 @@ from keylane import (
     TerminalError,
     VirtualObject,
 )
-from keylane.journal.codec import unpack
+from keylane.journal import operations
+from keylane.journal.codec import pack, unpack
 from keylane.journal.lane_reading import read_state
 from keylane.testing import shift_clock
 
@@ -155,6 +156,23 @@ async def test_shared_handlers_see_migrated_state_and_write_nothing(store_url: s
         await runtime.client.call("Account", KEY, "seen", timeout=10)
         assert await runtime.client.call("Account", KEY, "read", timeout=10) == expected
     assert calls == [1, 1]
+
+
+async def test_a_reader_sees_no_old_state_as_if_it_were_new(store_url: str, namespace: str) -> None:
+    """While a migration is on its way, what is durable is of the version before, and is brought up for a reader."""
+    await written(store_url, namespace, {"name": "ada"})
+    expected = {"owner": {"name": "ada"}}
+    async with opened(store_url, namespace, account(2, to_owner)) as runtime:
+        assert await runtime.client.call("Account", KEY, "read", timeout=10) == expected
+        lane = runtime.worker.partitions[0].lanes[KEY]
+
+        def begin(now_ms: int, error: BaseException | None) -> None:
+            lane.migrate({"name": None, "owner": pack(expected["owner"])})
+
+        # The reader waits for this one, and the next is queued before it goes on.
+        lane.commit([operations.unpark(KEY)], None, begin)
+        assert await runtime.client.call("Account", KEY, "read", timeout=10) == expected
+        assert await runtime.client.call("Account", KEY, "seen", timeout=10) == expected
 
 
 @pytest.mark.parametrize("kind", ["raises", "no dict", "bad name", "does not fit", "no value", "too large"])
