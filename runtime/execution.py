@@ -167,7 +167,7 @@ class Execution:
             else:
                 packed = await self._result(invocation, ctx, arguments)
         except (TerminalError, InvalidOutput, PayloadTooLarge) as error:
-            await self._conclude(lane, invocation, ctx, Rejected(failure_of(error, self._details_limit_bytes)))
+            await self._rejected(lane, invocation, ctx, error)
         except BaseException as error:
             if ctx.ended_by is None and self._is_not_its_own(error):
                 raise
@@ -178,6 +178,13 @@ class Execution:
         finally:
             invocation.task = None
             ctx.close()
+
+    async def _rejected(self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext, error: Exception) -> None:
+        """End an invocation with the error of its handler, unless that was made of what ended the run from within."""
+        if ctx.ended_by is not None:
+            await self._raised(lane, invocation, ctx, error)
+            return
+        await self._conclude(lane, invocation, ctx, Rejected(failure_of(error, self._details_limit_bytes)))
 
     async def _raised(self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext, error: BaseException) -> None:
         """Decide what becomes of an invocation whose handler has raised what is no end of it by itself."""
@@ -296,7 +303,7 @@ class Execution:
 
     def _unwound(self, lane: Lane, invocation: Invocation) -> None:
         """Take note of why a run ended from within: parked, or its lane has another history now."""
-        if invocation.standing is not None and invocation.standing.status is Status.PAUSED:
+        if _is_parked(invocation):
             park(lane, invocation)
         elif has_left(invocation):
             step_aside(lane, invocation)
@@ -365,6 +372,10 @@ def _begin(lane: Lane, invocation: Invocation) -> None:
     if invocation.standing is not None:
         # What it waits for is due from now on, and not after an attempt that is to come.
         invocation.standing = with_attempt_begun(invocation.standing)
+
+
+def _is_parked(invocation: Invocation) -> bool:
+    return invocation.standing is not None and invocation.standing.status is Status.PAUSED
 
 
 def arguments_of(handler: Handler[Any, Any], payload: bytes | None) -> tuple[Any, ...]:

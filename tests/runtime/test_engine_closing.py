@@ -19,6 +19,7 @@ from keylane import (
     Runtime,
     SharedContext,
     StoreError,
+    TerminalError,
     VirtualObject,
 )
 from keylane.journal.leases import acquire
@@ -57,6 +58,14 @@ async def swallow_everything(ctx: ObjectContext) -> int:
         return await ctx.run("asks again", _ask_again)
     except BaseException:  # noqa: BLE001, the point of this handler
         return -1
+
+
+@door.handler
+async def fail_for_good_at_everything(ctx: ObjectContext) -> int:
+    try:
+        return await ctx.run("asks again", _ask_again)
+    finally:
+        raise TerminalError("the clean-up has failed")
 
 
 @door.shared
@@ -191,11 +200,12 @@ async def test_a_caller_in_flight_is_told_when_the_runtime_closes(store_url: str
     assert all(isinstance(call.exception(), KeylaneError) for call in done)
 
 
-async def test_a_handler_that_swallows_the_hand_over_has_not_succeeded(store_url: str, namespace: str) -> None:
-    """A step that waits for its next attempt is suspended at a hand-over; what the handler returns then counts not."""
+@pytest.mark.parametrize("handler", [swallow_everything, fail_for_good_at_everything])
+async def test_what_a_handler_makes_of_the_hand_over_is_no_end(store_url: str, namespace: str, handler: Any) -> None:
+    """A step that waits for its next attempt is suspended at a hand-over; what comes of the handler then counts not."""
     begun.append(anyio.Event())
     async with Runtime([door], store=store_url, namespace=namespace) as runtime:
-        handle = await runtime.client.send(swallow_everything, "acme/a")
+        handle = await runtime.client.send(handler, "acme/a")
         with anyio.fail_after(10):
             await begun[-1].wait()
             while (await handle.describe()).status != "waiting":
