@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from ..journal import operations
 from ..journal.command_records import CompensationStarted
 from ..journal.outcomes import Rejected, Stopped
+from ..journal.records import PauseReason
 from ..objects.handler import Handler
 from .bounds import check_name
 from .cancel_delivery import stopped
+from .commands import park
 from .declared_undos import DeclaredUndo, undo_if_done
 from .effect_undos import EffectUndo, undo_by_effect
 from .step_plan import check_options
@@ -121,6 +123,7 @@ async def undo(
         at = next(at for at, each in enumerate(invocation.records) if isinstance(each, CompensationStarted))
         ctx.leave_branches(invocation.records[at + 1 :])
         ctx.pass_durable_point()
+        await _check_registered(ctx, lane, invocation, begun)
     ctx.index = cast("int", begun.index)
     for each in reversed(ctx.compensations[: len(begun.undos)]):
         match each:
@@ -131,6 +134,18 @@ async def undo(
             case Compensation():
                 await steps.undo(ctx, lane, invocation, each)
     return _outcome(invocation, begun)
+
+
+async def _check_registered(
+    ctx: ExclusiveContext, lane: Lane, invocation: Invocation, begun: CompensationStarted
+) -> None:
+    """Park an invocation whose code does not register what has to be undone: none of that may be left out."""
+    found = [each.name for each in ctx.compensations[: len(begun.undos)]]
+    for at, name in enumerate(begun.undos):
+        if found[at : at + 1] != [name]:
+            now = f"registers {found[at]!r}" if at < len(found) else "registers nothing"
+            detail = f"recorded undo {at + 1} of {len(begun.undos)}, {name!r}, the code now {now} in its place"
+            await park(ctx, lane, invocation, PauseReason.DIVERGED, detail, None)
 
 
 async def _begin(ctx: ExclusiveContext, lane: Lane, invocation: Invocation, outcome: Undone) -> CompensationStarted:

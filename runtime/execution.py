@@ -154,7 +154,7 @@ class Execution:
                 payload = await whole(ctx, lane, invocation, payload, "argument")
             arguments = arguments_of(invocation.handler, payload)
         except InvalidInput as error:
-            self._refuse(lane, invocation, error)
+            await self._does_not_fit(lane, invocation, error)
             return
         except Suspended:
             self._unwound(lane, invocation)
@@ -188,7 +188,7 @@ class Execution:
 
     async def _raised(self, lane: Lane, invocation: Invocation, ctx: ExclusiveContext, error: BaseException) -> None:
         """Decide what becomes of an invocation whose handler has raised what is no end of it by itself."""
-        if is_begun(invocation):
+        if is_begun(invocation) and not _is_parked(invocation):
             await self._conclude(lane, invocation, ctx, None)
         elif ctx.ended_by is not None:
             await self._failed(lane, invocation, ctx, error)
@@ -289,6 +289,15 @@ class Execution:
             logger.warning("%s ended before its recorded steps did", ctx.invocation_id)
         delta = {} if isinstance(outcome, Rejected) else ctx.writes
         finish(lane, invocation, outcome, delta)
+
+    async def _does_not_fit(self, lane: Lane, invocation: Invocation, error: InvalidInput) -> None:
+        """Answer whose argument the code can't read; what has done something by other code is not over with that."""
+        if not invocation.records:
+            self._refuse(lane, invocation, error)
+            return
+        detail = f"the recorded argument does not fit this code: {error.message}"
+        await pause(lane, invocation, PauseReason.DIVERGED, detail, None)
+        park(lane, invocation)
 
     def _refuse(self, lane: Lane, invocation: Invocation, error: KeylaneError) -> None:
         """Answer what can't run, such as an argument that does not fit; one that was taken in ends as failed."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,7 @@ from ..journal.restarting import version_of
 from ..journal.standing import TERMINAL, IllegalTransition, Standing, Status
 from ..journal.transitions import replay
 from .commands import in_words
+from .compensation import is_begun, undo
 from .execution import Execution, arguments_of
 from .invocation import Invocation
 from .large_reads import whole
@@ -140,45 +142,37 @@ class Rehearsal(Execution):
         invocation.lane = lane
         invocation.accepted = True
         invocation.standing = standing
-        recall(invocation, _of_the_handler(journal.records))
+        recall(invocation, journal.records)
         lane.queue = [invocation]
         lane.running = invocation
         task = None if handler.is_blocking else asyncio.current_task()
         ctx = self._stage.context(lane, invocation, task)
         error: BaseException | None = None
         with anyio.move_on_after(self._limit_seconds) as scope:
-            error = await self._played(ctx, lane, invocation)
+            error = await _raised_by(self._play(ctx, lane, invocation))
+            if _is_being_undone(ctx, invocation):
+                # What the handler ends with counts no more: its undos are what goes on.
+                error = await _raised_by(undo(ctx, lane, invocation, self.steps, self.messages, None))
         ctx.close()
         if scope.cancelled_caught:
             detail = f"it did not come to the end of its journal within {self._limit_seconds:g} s"
             return told.as_(Fit.STUCK, detail=detail)
         return self._verdict(told, ctx, invocation, error)
 
-    async def _played(self, ctx: StageContext, lane: StageLane, invocation: Invocation) -> BaseException | None:
-        """Run a handler up to the end of its journal; returns what it raised."""
+    async def _play(self, ctx: StageContext, lane: StageLane, invocation: Invocation) -> None:
+        """Run a handler up to the end of its journal."""
+        if lane.is_outdated:
+            await bring_up_to_date(ctx, lane, invocation)
+        payload = invocation.payload
+        if payload is not None and len(payload) == REFERENCE_BYTES:
+            payload = await whole(ctx, lane, invocation, payload, "argument")
         try:
-            if lane.is_outdated:
-                await bring_up_to_date(ctx, lane, invocation)
-            payload = invocation.payload
-            if payload is not None and len(payload) == REFERENCE_BYTES:
-                payload = await whole(ctx, lane, invocation, payload, "argument")
-            try:
-                arguments = arguments_of(invocation.handler, payload)
-            except InvalidInput as error:
-                raise _DoesNotFit(error.message) from error
-            if invocation.records:
-                # Before its first command a handler can't disagree with a journal, and need not be run.
-                await self._result(invocation, ctx, arguments)
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return error
-        except BaseException as error:  # noqa: BLE001, whatever a handler raises is a finding
-            return error
-        return None
+            arguments = arguments_of(invocation.handler, payload)
+        except InvalidInput as error:
+            raise _DoesNotFit(error.message) from error
+        if invocation.records:
+            # Before its first command a handler can't disagree with a journal, and need not be run.
+            await self._result(invocation, ctx, arguments)
 
     def _verdict(
         self, told: _Told, ctx: StageContext, invocation: Invocation, error: BaseException | None
@@ -191,7 +185,7 @@ class Rehearsal(Execution):
         if isinstance(error, _DoesNotFit):
             return told.as_(Fit.INVALID_INPUT, detail=str(error))
         is_suspended = ctx.ended_by is not None
-        left = ctx.next_recorded() if ctx.conductor is None else ctx.conductor.replay.head()
+        left = _left(ctx)
         if left is not None and not is_suspended:
             return told.left(left, error, ways)
         if is_suspended and told.is_completed:
@@ -233,6 +227,9 @@ class _Told:
                 return self._diverged(paused.detail, ways)
             case PauseReason.MIGRATION_FAILED | PauseReason.NEEDS_VERSION:
                 return self.as_(Fit.MIGRATION_FAILED, detail=paused.detail, ways=ways)
+            case PauseReason.COMPENSATION_FAILED:
+                # That is what the journal has, and no matter of the code.
+                return self.as_(Fit.FITS, detail=paused.detail, ways=ways)
             case PauseReason.VALUE_LOST:
                 return self.as_(Fit.VALUE_LOST, detail=paused.detail, ways=ways)
             case _:
@@ -278,10 +275,31 @@ def _in_play(journal: Journal, lane: Lane) -> Altered | None:
     return None
 
 
-def _of_the_handler(records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """Return the records up to where undoing began: what is undone, the handler has no say in any more."""
-    begun = [number for number, record in enumerate(records) if isinstance(record, CompensationStarted)]
-    return records[: begun[-1]] if begun else records
+async def _raised_by(run: Coroutine[Any, Any, object]) -> BaseException | None:
+    """Return what a run raises, None where it comes to its end."""
+    try:
+        await run
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return error
+    except BaseException as error:  # noqa: BLE001, whatever a handler raises is a finding
+        return error
+    return None
+
+
+def _left(ctx: StageContext) -> Record | None:
+    """Return the recorded command that is next."""
+    return ctx.next_recorded() if ctx.conductor is None else ctx.conductor.replay.head()
+
+
+def _is_being_undone(ctx: StageContext, invocation: Invocation) -> bool:
+    """Return whether a run has come to where undoing began."""
+    is_parked = invocation.standing is not None and invocation.standing.paused is not None
+    return is_begun(invocation) and not is_parked and isinstance(_left(ctx), CompensationStarted)
 
 
 def _going_on(records: tuple[Record, ...]) -> Standing:

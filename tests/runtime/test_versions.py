@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from keylane import CallError, Handle, InvocationPaused, ObjectContext, Runtime, Settings, VirtualObject
+from keylane import CallError, Handle, InvalidInput, InvocationPaused, ObjectContext, Runtime, Settings, VirtualObject
 from keylane.testing import shift_clock
 
 pytestmark = pytest.mark.anyio
@@ -24,17 +24,19 @@ def _afresh() -> None:
     trail.clear()
 
 
-def desk(versions: Iterable[int], *, more: bool = False, on_paused: Any = "hold") -> VirtualObject:
+def desk(versions: Iterable[int], *, more: bool = False, on_paused: Any = "hold", takes: Any = str) -> VirtualObject:
     """Return a type whose handler `work` is there in some versions, each of which says which one it is."""
     made = VirtualObject("Desk", owner="desk-oncall", partitions=1, on_paused=on_paused)
 
     def declare(version: int) -> None:
-        @made.handler(name="work", version=version)
-        async def work(ctx: ObjectContext, name: str) -> str:  # pyright: ignore[reportUnusedFunction]
+        async def work(ctx: ObjectContext, name: Any) -> str:
             await ctx.run(f"step of {version}", _note, f"{name} {version}")
             if name in gates:
                 await ctx.sleep(3600)
             return f"{name} by {version}"
+
+        work.__annotations__["name"] = takes
+        made.handler(name="work", version=version)(work)
 
     for version in versions:
         declare(version)
@@ -130,6 +132,22 @@ async def test_an_invocation_whose_version_is_gone_says_which_one_it_needs(
         with pytest.raises(CallError, match=r"needs version 1 of handler 'work'.*deploy it again"):
             await runtime.client.resume(invocation_id, reason="try", by="tests", timeout=10)
     assert any("needs version 1" in each.message and "desk-oncall" in each.message for each in caplog.records)
+    assert trail == ["a 1"]
+
+
+async def test_what_is_in_flight_waits_for_code_that_reads_its_argument(store_url: str, namespace: str) -> None:
+    """It has done something already, so it is not over with an argument that new code can't read; a new call is."""
+    invocation_id = await begun(store_url, namespace, desk([1]))
+    async with opened(store_url, namespace, desk([1], takes=int)) as runtime:
+        with pytest.raises(InvalidInput):
+            await runtime.client.call("Desk", "acme/other", "work", "a", timeout=10)
+        await wake(runtime)
+        with pytest.raises(InvocationPaused, match="the recorded argument does not fit this code") as caught:
+            await runtime.client.attach(invocation_id, str).result(timeout=10)
+        assert caught.value.reason == "diverged"
+    async with opened(store_url, namespace, desk([1])) as runtime:
+        await runtime.client.resume(invocation_id, reason="took it back", by="tests", timeout=10)
+        assert await runtime.client.attach(invocation_id, str).result(timeout=10) == "a by 1"
     assert trail == ["a 1"]
 
 
