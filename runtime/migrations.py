@@ -9,6 +9,7 @@ from ..journal import codec
 from ..journal.codec import REFERENCE_BYTES
 from ..journal.errors import InvalidOutput, KeylaneError, MigrationFailed, PayloadTooLarge, Suspended
 from ..journal.records import PauseReason
+from ..journal.timeline import in_words
 from .bounds import NAME_LIMIT_BYTES, STATE_NAMES_MAX
 from .endings import pause
 from .failures import failure_of
@@ -67,8 +68,11 @@ def migrated(
         raise MigrationFailed("it is newer than this code", version, wanted)
     try:
         made: Any = virtual_object.migrate({name: codec.unpack(packed) for name, packed in stored.items()}, version)
-    except Exception as error:
-        raise MigrationFailed(f"migrate raised {type(error).__name__}: {error}", version, wanted) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # As handlers may, it raises whatever it likes, `SystemExit` too: that must not cost other objects their worker.
+        raise MigrationFailed(f"migrate raised {in_words(failure_of(error))}", version, wanted) from error
     if not isinstance(made, dict):
         raise MigrationFailed(f"migrate returned {type(made).__name__}, no dict", version, wanted)
     values = {

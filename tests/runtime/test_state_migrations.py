@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -173,6 +174,33 @@ async def test_a_reader_sees_no_old_state_as_if_it_were_new(store_url: str, name
         lane.commit([operations.unpark(KEY)], None, begin)
         assert await runtime.client.call("Account", KEY, "read", timeout=10) == expected
         assert await runtime.client.call("Account", KEY, "seen", timeout=10) == expected
+
+
+class Wordless(Exception):
+    """An error of which no text can be made."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError(), GeneratorExit(), Wordless()])
+async def test_whatever_a_migration_raises_costs_no_other_object_its_worker(
+    store_url: str, namespace: str, raised: BaseException
+) -> None:
+    """An exclusive handler is parked, a shared one gets an error, and the others go on."""
+    await written(store_url, namespace, {"name": "ada"})
+
+    def broken(state: dict[str, Any], from_version: int) -> Any:
+        raise raised
+
+    async with opened(store_url, namespace, account(2, broken)) as runtime:
+        with pytest.raises(MigrationFailed, match=type(raised).__name__):
+            await runtime.client.call("Account", KEY, "read", timeout=10)
+        with pytest.raises(InvocationPaused, match=type(raised).__name__) as caught:
+            await runtime.client.call("Account", KEY, "seen", timeout=10)
+        assert caught.value.reason == "migration_failed"
+        assert await runtime.client.call("Account", "acme/a-2", "seen", timeout=10) == {}
+        assert await stored(runtime) == ({"name": "ada"}, 1)
 
 
 @pytest.mark.parametrize("kind", ["raises", "no dict", "bad name", "does not fit", "no value", "too large"])
