@@ -348,6 +348,10 @@ class ExclusiveContext(CallingContext):
         recorded = self._recorded
         return recorded[0] if recorded else None
 
+    def left(self) -> Record | None:
+        """Return the next command that a former run has made and this one has not come to, None past the last."""
+        return self.next_recorded() if self.conductor is None else self.conductor.replay.head()
+
     async def comes_to(self, found: CancelDelivered) -> bool:
         """Return whether a command that is made now is the one in whose place the handler was told of a cancel."""
         if found.index not in (self.place, self._place_before()):

@@ -28,11 +28,12 @@ from ..journal.errors import (
 from ..journal.outcomes import Rejected, Stopped, Succeeded
 from ..journal.records import PauseReason
 from ..journal.standing import Status
-from ..journal.timeline import in_words
+from ..journal.timeline import in_words as failure_in_words
 from .aside import step_aside
 from .blocking_context import BlockingExclusiveContext
 from .bounds import check_packed, check_unpacked, has_too_many_records, why_too_many
 from .cancel_delivery import is_due, is_only_cancelled, stopped, was_told
+from .commands import in_words
 from .compensation import is_begun, undo
 from .context import ExclusiveContext
 from .endings import finish, has_left, pause, retry_later
@@ -214,6 +215,9 @@ class Execution:
         """
         if ctx.is_stale:
             return
+        if ctx.is_replaying and not is_begun(invocation) and not isinstance(outcome, Stopped):
+            await _park_early(lane, invocation, ctx, outcome)
+            return
         if not is_begun(invocation) and (isinstance(outcome, Succeeded) or not ctx.compensations):
             assert outcome is not None
             self._end(lane, invocation, ctx, outcome)
@@ -284,9 +288,6 @@ class Execution:
     ) -> None:
         if ctx.is_stale or invocation.ended:
             return
-        if ctx.is_replaying:
-            # Ending early is also a way to disagree with the journal; the steps that ran stay known.
-            logger.warning("%s ended before its recorded steps did", ctx.invocation_id)
         delta = {} if isinstance(outcome, Rejected) else ctx.writes
         finish(lane, invocation, outcome, delta)
 
@@ -368,7 +369,7 @@ class Execution:
         if policy.then == "fail":
             await self._conclude(lane, invocation, ctx, Rejected(failure))
             return
-        detail = f"the handler failed {attempts} times, the last time with {in_words(failure)}"
+        detail = f"the handler failed {attempts} times, the last time with {failure_in_words(failure)}"
         await pause(lane, invocation, PauseReason.RETRIES_SPENT, detail, failure)
         park(lane, invocation)
 
@@ -381,6 +382,18 @@ def _begin(lane: Lane, invocation: Invocation) -> None:
     if invocation.standing is not None:
         # What it waits for is due from now on, and not after an attempt that is to come.
         invocation.standing = with_attempt_begun(invocation.standing)
+
+
+async def _park_early(
+    lane: Lane, invocation: Invocation, ctx: ExclusiveContext, outcome: Succeeded | Rejected | None
+) -> None:
+    """Park an invocation whose handler has ended ahead of what it did in the recorded run: the code is another one."""
+    left = ctx.left()
+    assert left is not None
+    now = f"raises {failure_in_words(outcome.failure)}" if isinstance(outcome, Rejected) else "ends"
+    detail = f"recorded {in_words(left)}, the code now {now} ahead of that"
+    await pause(lane, invocation, PauseReason.DIVERGED, detail, None)
+    park(lane, invocation)
 
 
 def _is_parked(invocation: Invocation) -> bool:

@@ -185,7 +185,7 @@ class Rehearsal(Execution):
         if isinstance(error, _DoesNotFit):
             return told.as_(Fit.INVALID_INPUT, detail=str(error))
         is_suspended = ctx.ended_by is not None
-        left = _left(ctx)
+        left = ctx.left()
         if left is not None and not is_suspended:
             return told.left(left, error, ways)
         if is_suspended and told.is_completed:
@@ -291,15 +291,10 @@ async def _raised_by(run: Coroutine[Any, Any, object]) -> BaseException | None:
     return None
 
 
-def _left(ctx: StageContext) -> Record | None:
-    """Return the recorded command that is next."""
-    return ctx.next_recorded() if ctx.conductor is None else ctx.conductor.replay.head()
-
-
 def _is_being_undone(ctx: StageContext, invocation: Invocation) -> bool:
     """Return whether a run has come to where undoing began."""
     is_parked = invocation.standing is not None and invocation.standing.paused is not None
-    return is_begun(invocation) and not is_parked and isinstance(_left(ctx), CompensationStarted)
+    return is_begun(invocation) and not is_parked and isinstance(ctx.left(), CompensationStarted)
 
 
 def _going_on(records: tuple[Record, ...]) -> Standing:
