@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..journal import noted
 from ..journal.command_records import (
@@ -22,7 +22,7 @@ from ..journal.command_records import (
     TimerFired,
     TimerSet,
 )
-from ..journal.errors import Suspended
+from ..journal.errors import InvalidInput, InvalidOutput, Suspended
 from ..journal.place import format_place
 from ..journal.records import PauseReason, Record
 from .cancel_delivery import told
@@ -31,6 +31,7 @@ from .frames import caller_line
 
 if TYPE_CHECKING:
     from ..journal.outcomes import Failure
+    from ..objects.types import Boundary
     from .context import ExclusiveContext
     from .invocation import Invocation
     from .lane import Lane
@@ -65,6 +66,21 @@ async def diverge(ctx: ExclusiveContext, lane: Lane, invocation: Invocation, fou
         raise told(invocation)
     detail = f"recorded {in_words(found)}, the code now asks for {attempted} at {caller_line(ctx.coroutine)}"
     await park(ctx, lane, invocation, PauseReason.DIVERGED, detail, None)
+
+
+async def loaded(
+    ctx: ExclusiveContext, lane: Lane, invocation: Invocation, boundary: Boundary[Any], packed: bytes, what: str
+) -> Any:
+    """Return a value that code of this type, or of an earlier one, has made: only other code can't read it.
+
+    Raises:
+        Suspended: It can't be read, and the invocation is parked: what was done is not to end as a failure for that.
+    """
+    try:
+        return boundary.load(packed)
+    except (InvalidInput, InvalidOutput) as error:
+        detail = f"recorded {what}, which this code can't read: {error.message}"
+        await park(ctx, lane, invocation, PauseReason.DIVERGED, detail, None)
 
 
 async def park(

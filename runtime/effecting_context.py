@@ -12,6 +12,7 @@ from ..journal.outcomes import Succeeded as Done
 from ..objects.effecting import Succeeded, Unknown
 from ..objects.reservations import RESERVATIONS, RESERVE, reservation_key
 from .approving_context import ApprovingContext
+from .commands import loaded
 from .declared_undos import DeclaredUndo, declared_undo
 from .effect_checks import check_asked, check_operation
 from .failures import terminal_error
@@ -114,7 +115,8 @@ class EffectingContext(ApprovingContext):
         asking = self._messages.effect(self.own, self._lane, self._invocation, wish)
         match await self.unbroken(call, asking):
             case Done(result=packed):
-                return Succeeded(effect.receipt.load(packed))
+                what = f"receipt of {operation_id!r}"
+                return Succeeded(await loaded(self.own, self._lane, self._invocation, effect.receipt, packed, what))
             case NotKnown(since_ms, why):
                 return Unknown(datetime.fromtimestamp(since_ms / 1000, tz=UTC), why)
             case Rejected(failure=failure):

@@ -31,7 +31,7 @@ from ..journal.place import format_place, place_bytes
 from ..journal.records import PauseReason
 from .bounds import SHORT_NAME, check_name, check_packed, check_unpacked, has_too_many_records, why_too_many
 from .cancel_delivery import is_due
-from .commands import diverge, park
+from .commands import diverge, loaded, park
 from .failures import failure_of, terminal_error
 from .large_reads import whole
 from .large_values import kept_for
@@ -110,7 +110,7 @@ class Steps:
         packed = settled.result
         if len(packed) == REFERENCE_BYTES:
             packed = await whole(ctx, lane, invocation, packed, f"result of step {name}")
-        return plan.boundary.load(packed)
+        return await loaded(ctx, lane, invocation, plan.boundary, packed, f"result of step {name!r}")
 
     async def _begin(
         self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, plan: StepPlan

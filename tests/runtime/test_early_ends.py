@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from keylane import App, InvocationPaused, ObjectContext, Runtime, TerminalError, VirtualObject
+from keylane import (
+    App,
+    InvocationPaused,
+    ObjectContext,
+    Receiver,
+    RetryPolicy,
+    Runtime,
+    TerminalError,
+    VirtualObject,
+)
 from keylane.journal.key import parse_id
 from keylane.journal.open_journals import read_journal
 from keylane.runtime.rehearsal import Fit, Rehearsal
+from keylane.testing import shift_clock
 from tests.faults.harness import eventually_answers
 
 pytestmark = pytest.mark.anyio
@@ -88,7 +99,11 @@ async def fails_in_a_branch(ctx: ObjectContext) -> None:
     [
         (as_it_was, ends, "the code now ends ahead of that"),
         (as_it_was, fails, "recorded step 0 'charge', the code now raises TerminalError: not any more ahead of that"),
-        (as_it_was, takes_another_type, "the code now raises InvalidOutput: invalid output at result of step charge"),
+        (
+            as_it_was,
+            takes_another_type,
+            "recorded result of step 'charge', which this code can't read: invalid output at",
+        ),
         (in_a_branch, ends, "the code now asks for step 0 'charge'"),
         (in_a_branch, fails_in_a_branch, "the code now raises TerminalError: not any more ahead of that"),
     ],
@@ -118,4 +133,76 @@ async def test_code_that_ends_ahead_of_its_journal_parks_and_undoes_nothing(
     async with Runtime([desk(before)], store=store_url, namespace=namespace) as runtime:
         await runtime.client.resume(handle.id, reason="took it back", by="tests", timeout=10)
         assert await runtime.client.attach(handle.id, str).result(timeout=10) == "7 on"
+    assert trail == ["charge"]
+
+
+def shop(*, is_new: bool) -> VirtualObject:
+    """Return a type whose newer code takes another receipt of its effect, and another result of its step."""
+    form: Any = Receipt if is_new else int
+
+    async def find(operation_id: str, params: int) -> Any:
+        return None
+
+    async def send(operation_id: str, params: int) -> Any:
+        trail.append("sent")
+        return params
+
+    async def charged() -> Any:
+        return await charge()
+
+    find.__annotations__["return"] = form | None
+    send.__annotations__["return"] = charged.__annotations__["return"] = form
+    payments = Receiver("payments", owner="tests", lookup=find)
+    pay = payments.effect("pay")(send)
+    later = RetryPolicy(first=timedelta(hours=1), cap=timedelta(hours=1), attempts=3)
+    made = VirtualObject("Shop", owner="tests", partitions=1, effects=[pay], retry=later)
+
+    @made.handler
+    async def buy(ctx: ObjectContext) -> str:  # pyright: ignore[reportUnusedFunction]
+        ctx.compensate("charge", refund)
+        return str(await ctx.effect(pay, operation_id="p-1", params=7))
+
+    @made.handler
+    async def stumble(ctx: ObjectContext) -> str:  # pyright: ignore[reportUnusedFunction]
+        ctx.compensate("charge", refund)
+        result = await ctx.run("charge", charged)
+        if ctx.attempt == 1:
+            raise OSError("once more")
+        return str(result)
+
+    return made
+
+
+async def test_a_receipt_that_new_code_can_not_read_parks_who_asks_for_it(store_url: str, namespace: str) -> None:
+    """The effect was done, so that its receipt is no reason to fail, and to undo."""
+    async with Runtime([shop(is_new=False)], store=store_url, namespace=namespace) as runtime:
+        assert await runtime.client.call("Shop", "acme/s", "buy", timeout=10) == "7"
+    async with Runtime([shop(is_new=True)], store=store_url, namespace=namespace) as runtime:
+        with pytest.raises(InvocationPaused, match="recorded receipt of 'p-1', which this code can't read") as caught:
+            await runtime.client.call("Shop", "acme/s", "buy", timeout=10)
+    invocation_id = caught.value.invocation_id or ""
+    async with Runtime([shop(is_new=False)], store=store_url, namespace=namespace) as runtime:
+        await runtime.client.resume(invocation_id, reason="took it back", by="tests", timeout=10)
+        assert await runtime.client.attach(invocation_id, str).result(timeout=10) == "7"
+    assert trail == ["sent"]
+
+
+async def test_a_result_at_the_end_of_a_journal_that_new_code_can_not_read_parks(
+    store_url: str, namespace: str
+) -> None:
+    """Nothing recorded lies ahead of it, and it is the code all the same."""
+    async with Runtime([shop(is_new=False)], store=store_url, namespace=namespace) as runtime:
+        handle = await runtime.client.send("Shop", "acme/s", "stumble")
+
+        async def has_stumbled() -> bool:
+            return (await handle.describe()).error is not None
+
+        await eventually_answers(has_stumbled, "the first attempt")
+        journal, _ = await read_journal(runtime.client.store, parse_id(handle.id))
+        assert (await Rehearsal(App([shop(is_new=False)])).of(journal)).fit is Fit.FITS
+        assert (await Rehearsal(App([shop(is_new=True)])).of(journal)).fit is Fit.DIVERGES
+    async with Runtime([shop(is_new=True)], store=store_url, namespace=namespace) as runtime:
+        await shift_clock(runtime, timedelta(hours=2))
+        with pytest.raises(InvocationPaused, match="recorded result of step 'charge', which this code can't read"):
+            await runtime.client.attach(handle.id).result(timeout=10)
     assert trail == ["charge"]
