@@ -47,9 +47,12 @@ class Remembered:
         token: Its token.
         batch: Number of the last batch that the store had confirmed, 0 when there was none.
         ids: Some invocations that were known to be durable.
+        is_newest: Whether nobody has had the partition since, as far as is known: a store that has as much as this may
+            have lost what another one wrote.
     """
 
     epoch: int
     token: bytes
     batch: int
     ids: tuple[bytes, ...] = ()
+    is_newest: bool = True

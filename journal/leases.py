@@ -90,7 +90,7 @@ async def acquire(
     """
     token = new_token()
     epoch = "" if seen.epoch is None else seen.epoch
-    known = ("", b"", 0) if remembered is None else (remembered.epoch, remembered.token, remembered.batch)
+    known = _known(remembered)
     loss = (int(restart_may_lose), int(reach_seconds * 1000), *known)
     server = await store.identity_of(space)
     args = (partitions, epoch, seen.lease, token, worker, machine, *_told(server), *loss)
@@ -130,6 +130,12 @@ async def _is_on(store: Store, space: PartitionSpace, server: ServerIdentity | N
     """Return whether a partition is still on the server that it was on."""
     present = await store.identity_of(space)
     return present is server or (present is not None and server is not None and present.is_same(server))
+
+
+def _known(remembered: Remembered | None) -> tuple[Any, ...]:
+    if remembered is None:
+        return ("", b"", 0, 0)
+    return (remembered.epoch, remembered.token, remembered.batch, int(remembered.is_newest))
 
 
 def _told(identity: ServerIdentity | None) -> tuple[str, str, int]:

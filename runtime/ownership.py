@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -184,6 +185,7 @@ class Ownership:
             if isinstance(seen, StoreError):
                 logger.error("%s %d can't be owned: %s", identity.type_name, identity.number, seen)
                 continue
+            self._note_successor(identity, seen)
             watch = self._watches.setdefault(identity, LeaseWatch(self._settings.lease_seconds))
             verdict = watch.poll(seen, sent_at=poll.sent_at, answered_at=poll.answered_at)
             if verdict is Verdict.HELD and self._is_nobodys(seen):
@@ -195,6 +197,12 @@ class Ownership:
         if silent:
             self._neighbours.bury(silent)
         return found
+
+    def _note_successor(self, identity: PartitionId, seen: Observation) -> None:
+        """Take note that another one has had a partition since this worker had: what it wrote is not known here."""
+        remembered = self._remembered.get(identity)
+        if remembered is not None and (seen.epoch or 0) > remembered.epoch:
+            self._remembered[identity] = replace(remembered, is_newest=False)
 
     async def _announce_if_possible(self) -> None:
         """Announce; while the registry's node alone is away, who lives is what was last seen.

@@ -364,13 +364,19 @@ class Partition:
             del self._unread[key_text]
             self.lane(key_text)
 
-    def lose(self) -> None:
-        """End the tenure in this process: local callers are told to ask the store, nothing else runs."""
+    def lose(self, *, is_taken: bool = False) -> None:
+        """End the tenure in this process: local callers are told to ask the store, nothing else runs.
+
+        Args:
+            is_taken: Whether the store has said that another one has the partition.
+        """
         if self.phase is Phase.LOST:
             return
+        # What is handed over, or refused, others may have written to by the time that it is compared.
+        is_newest = not is_taken and self.phase is not Phase.DRAINING and self.writer.lost is None
         self.phase = Phase.LOST
         self.remembered = Remembered(
-            self.tenure.epoch, self.tenure.token, self.writer.applied_number, tuple(self._durable_ids())
+            self.tenure.epoch, self.tenure.token, self.writer.applied_number, tuple(self._durable_ids()), is_newest
         )
         if self.writer.lost is None:
             self.writer.lose(OwnershipLost(str(self.space)))

@@ -306,7 +306,7 @@ class Worker(PartitionHost):
 
     def _fenced(self, lease: HeldLease) -> None:
         for partition in self._ownership.of_lease(lease):
-            partition.lose()
+            partition.lose(is_taken=True)
 
     def _server_changed(self) -> None:
         """End the tenures on a server that is another one: what it has is compared before anything goes on from it."""

@@ -7,7 +7,7 @@
 --       before it was promoted, empty when it was not · 9 when it was started, in milliseconds of its clock
 --       10 "1" when a restart may cost it what it has confirmed · 11 how far back and ahead a loss may reach, in ms
 --       12 epoch · 13 token · 14 last batch confirmed, of the caller's own last tenure of this partition; 12 is empty
---       when it has had none
+--       when it has had none · 15 "1" when nobody has had it since, as far as the caller knows
 --
 -- Answers {epoch, partition time, last batch number of the tenure before, its serial, history, doubt from, doubt until,
 -- verdict}; without a doubt both are -1. The verdict is "lost" when the store has less than the caller knows of, "doubt"
@@ -29,10 +29,11 @@ local function is_shorter(epoch, token, batch, known, known_token, known_batch)
   return (token and token ~= known_token) or batch < tonumber(known_batch)
 end
 
--- Whether the server is another one than the partition was last acquired on, and may know less than that one.
+-- Whether the server is another one than the partition was last acquired on, and may know less than that one. One that
+-- was promoted may, whatever it was a replica of: between the two, another one may have been promoted and replaced.
 local function may_know_less(before, present, former, may_lose)
   if not before or (present or '') == '' or before == present then return false end
-  return may_lose == '1' or string.match(before, '/(.*)$') == former
+  return may_lose == '1' or former ~= ''
 end
 
 local function acquire(keys, argv)
@@ -62,7 +63,7 @@ local function acquire(keys, argv)
   local known, verdict = tonumber(argv[12]), ''
   if known and is_shorter(epoch, held[4], batch, known, argv[13], argv[14]) then
     verdict = 'lost'
-  elseif tonumber(epoch) ~= known and may_know_less(held[13], argv[7], argv[8], argv[10]) then
+  elseif not (tonumber(epoch) == known and argv[15] == '1') and may_know_less(held[13], argv[7], argv[8], argv[10]) then
     verdict = 'doubt'
   end
   local history = held[12]

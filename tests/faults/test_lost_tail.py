@@ -251,6 +251,35 @@ async def test_with_a_dead_owner_the_lost_tail_is_suspected(weak_server: StoreSe
         assert (told.owner.doubt_why, told.owner.losses) == ("doubt", 0)
 
 
+async def test_what_a_dead_successor_may_have_written_is_in_doubt(weak_server: StoreServer, namespace: str) -> None:
+    """It lost its whole tenure with it: the owner before it finds all that it knows of, which proves nothing."""
+    keys = [f"acme/{number}" for number in range(16)]
+    async with hosting(weak_server, namespace) as former:
+        for key in keys:
+            assert await former.client.call(add, key, 1, timeout=10) == 1
+        kept_bytes = aof_bytes(weak_server)
+        async with hosting(weak_server, namespace) as successor:
+            taken: list[str] = []
+
+            def look() -> bool:
+                taken[:] = [key for key in keys if partition(successor, key) is not None]
+                return bool(taken)
+
+            await eventually(look, "something is handed over")
+            key = taken[0]
+            assert await successor.client.call(add, key, 1, timeout=10) == 2
+            successor.worker.die()
+            weak_server.kill()
+            cut_aof(weak_server, kept_bytes)
+            weak_server.start()
+            await eventually(lambda: partition(former, key) is not None, "it is taken back")
+
+            assert await former.client.call(get, key, timeout=10) == 1
+            told = await former.client.inspect("Counter", key)
+
+    assert (told.owner.doubt_why, told.owner.losses) == ("doubt", 0)
+
+
 async def test_with_fsync_a_dead_owner_leaves_no_doubt(own_server: StoreServer, namespace: str) -> None:
     """What is confirmed is on the disk, so the restarted server has all of it."""
     with WorkerProcess(own_server.url, namespace, settings={"partitions": PARTITIONS}) as worker:

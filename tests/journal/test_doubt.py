@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -25,6 +26,7 @@ REACH_MS = 60_000
 FIRST = ServerIdentity("a" * 16, "b" * 16, "", STARTED_MS - 1_000_000)
 RESTARTED = ServerIdentity("c" * 16, "d" * 16, "", STARTED_MS)
 PROMOTED = ServerIdentity("e" * 16, "f" * 16, FIRST.replication_id, STARTED_MS)
+PROMOTED_LATER = ServerIdentity("1" * 16, "2" * 16, PROMOTED.replication_id, STARTED_MS)
 
 
 @pytest.fixture
@@ -91,6 +93,7 @@ async def test_the_first_acquisition_begins_a_history_and_the_next_ones_go_on_wi
         pytest.param(RESTARTED, False, Verdict.WHOLE, id="restarted with fsync"),
         pytest.param(RESTARTED, True, Verdict.DOUBT, id="restarted without fsync"),
         pytest.param(PROMOTED, False, Verdict.DOUBT, id="a replica was promoted, which no fsync helps against"),
+        pytest.param(PROMOTED_LATER, False, Verdict.DOUBT, id="and another one after it, before anybody owned it"),
     ],
 )
 async def test_a_history_of_somebody_else_is_in_doubt_when_the_server_may_know_less(
@@ -125,6 +128,19 @@ async def test_a_history_that_is_as_long_as_its_owner_knows_goes_on(store: Wired
     _, second = await take(store, may_lose=may_lose, remembered=memory_of(owner))
 
     assert (second.verdict, second.doubt, second.history) == (Verdict.WHOLE, None, first.history)
+
+
+async def test_a_history_that_another_one_may_have_gone_on_with_is_in_doubt_on_a_promoted_server(
+    store: WiredStore,
+) -> None:
+    """It is as long as this owner knows, and what the owner after it has written may be missing as a whole."""
+    owner, _ = await take(store)
+    owner.append("word")
+    await owner.answered()
+    node_of(store).identity.identity = PROMOTED
+    _, second = await take(store, remembered=replace(memory_of(owner), is_newest=False))
+
+    assert second.verdict is Verdict.DOUBT
 
 
 @pytest.mark.parametrize(
@@ -199,7 +215,7 @@ async def test_an_acquisition_asked_for_again_answers_the_same_doubt(store: Wire
     """Its answer was lost: what it found out must not be."""
     owner, _ = await take(store)
     space = owner.space
-    identity = (str(PROMOTED), PROMOTED.former_replication_id, PROMOTED.started_ms, 0, REACH_MS, "", b"", 0)
+    identity = (str(PROMOTED), PROMOTED.former_replication_id, PROMOTED.started_ms, 0, REACH_MS, "", b"", 0, 0)
     words = (1, owner.tenure.epoch, 0, b"t" * 16, "w", "m", *identity)
     answer = await store.fcall("acquire", [space.owner], words)
     before = await owner.everything()

@@ -48,7 +48,7 @@ async def a_batch(store: Store, owner: Owner) -> Words:
 async def an_acquisition(store: Store, owner: Owner) -> Words:
     lease = await owner.field("lease")
     seen = (64, owner.tenure.epoch, lease)
-    server = ("", "", 0, 0, HOUR_MS, "", b"", 0)
+    server = ("", "", 0, 0, HOUR_MS, "", b"", 0, 0)
     return call(store, "acquire", [owner.space.owner], *seen, b"t" * 16, "other", "machine", *server)
 
 
