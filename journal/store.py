@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
@@ -154,10 +154,15 @@ class Store:
     async def identity_of(self, space: PartitionSpace) -> ServerIdentity | None:
         """Return which server holds a partition, once that is connected; None where it does not say who it is.
 
+        It is asked anew: one that another had the place of for a while is another one, over the same connection.
+
         Raises:
             StoreUnavailable: No server that holds it could be reached.
         """
-        return (await self.topology.reach(space.owner)).identity.identity
+        node = await self.topology.reach(space.owner)
+        if node.identity.identity is not None:
+            await self._see(node, node.call)
+        return node.identity.identity
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -408,13 +413,17 @@ class Store:
         """
         return self.topology.new_subscription(on_message=on_message, on_gap=on_gap)
 
-    async def _on_connect(self, node: Node, connection: Connection) -> None:
-        """See who answers, and load the library where it is lacking, before anything else is sent over a connection."""
+    async def _see(self, node: Node, ask_it: Callable[..., Awaitable[Any]]) -> None:
+        """See who answers, and tell of it where it is another one than before."""
         # A node of a cluster that was not there before has taken slots from another one.
         is_new = node.identity.identity is None
-        if await node.identity.greet(partial(ask, connection)) or is_new:
+        if await node.identity.greet(ask_it) or is_new:
             for listener in self._server_listeners:
                 listener()
+
+    async def _on_connect(self, node: Node, connection: Connection) -> None:
+        """See who answers, and load the library where it is lacking, before anything else is sent over a connection."""
+        await self._see(node, partial(ask, connection))
         if await ask(connection, "FUNCTION", "LIST", "LIBRARYNAME", self.library.name):
             return
         try:

@@ -6,6 +6,7 @@ import logging
 from collections import Counter as Multiset
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Literal
 
 import anyio
@@ -14,14 +15,16 @@ import pytest
 import redis
 
 from keylane import CallTimeout, Client, Replicated, Runtime, Settings, StoreUnavailable
+from keylane.journal.cluster import Cluster
 from keylane.journal.key import partition_of
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.refusals import SLOT_IS_MOVING
 from keylane.journal.slots import slot_of
+from keylane.journal.store import Store
 from tests.objects_catalogue import app
 
 from .adding import Adding, adding
-from .harness import eventually, eventually_aside
+from .harness import eventually, eventually_answers, eventually_aside
 from .topologies import SERVICE, ClusterServers, NetworkServer, SentinelServers
 from .worker_process import WorkerProcess
 
@@ -295,6 +298,41 @@ async def test_partitions_of_other_nodes_do_not_notice_a_failover(cluster: Clust
     assert away
     assert max(pauses.values()) < SETTINGS.lease_seconds, said(loads)
     assert kept == {name: epochs[name] for name in elsewhere}
+
+
+async def test_a_primary_that_has_its_place_back_is_another_one(cluster: ClusterServers, namespace: str) -> None:
+    """Over the same connection, too: between the two, others wrote elsewhere, and it may not have all of that."""
+    await settled(cluster)
+    async with Store(cluster.url, namespace=namespace) as store:
+        space = space_of(KEYS[0], namespace)
+        first = cluster.primary_of(space.owner)
+        replica = cluster.replica_of(first)
+        before = await store.identity_of(space)
+        for risen, fallen in ((replica, first), (first, replica)):
+            await eventually_aside(partial(takes_over, risen, fallen), "it is promoted by hand", seconds=20)
+            await eventually_answers(partial(leads_to, store, space, risen), "commands go there")
+        after = await store.identity_of(space)
+
+    assert before is not None
+    assert after is not None
+    assert after.run_id == before.run_id
+    assert after.replication_id != before.replication_id
+    assert after.former_replication_id
+
+
+def takes_over(risen: NetworkServer, fallen: NetworkServer) -> bool:
+    """Promote a replica by hand until it is a primary that the other one follows."""
+    if not risen.is_primary:
+        risen.ask("CLUSTER", "FAILOVER", "TAKEOVER")
+    return risen.is_primary and fallen.follows
+
+
+async def leads_to(store: Store, space: PartitionSpace, server: NetworkServer) -> bool:
+    """Return whether commands about a partition go to a server; those that did not have learned of it."""
+    assert isinstance(store.topology, Cluster)
+    await store.call("EXISTS", space.owner)
+    host = store.topology.node_of(space.owner).host
+    return host is not None and host.port == server.port
 
 
 @pytest.mark.slow

@@ -175,13 +175,13 @@ class _Several(ABC):
 
     def cut_replication(self, primary: NetworkServer) -> None:
         """Have nothing more of a primary reach its replica: what is written from here on is lost with the primary."""
-        replica = self._replica_of(primary)
+        replica = self.replica_of(primary)
         # A server that wants no password refuses one, so the replica does not get any further than that.
         replica.ask("CONFIG", "SET", "masterauth", "refused")
         primary.ask("CLIENT", "KILL", "TYPE", "replica")
         wait_for(lambda: primary.replicas == 0 and not replica.follows, "the replica is cut off")
 
-    def _replica_of(self, primary: NetworkServer) -> NetworkServer:
+    def replica_of(self, primary: NetworkServer) -> NetworkServer:
         found: list[NetworkServer] = []
 
         def look() -> bool:
