@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from secrets import token_bytes
 
@@ -24,36 +24,34 @@ class Declared:
     history: str
 
 
-async def declare_restored(
-    store: Store, spaces: Sequence[PartitionSpace], since_ms: int, margin_ms: int
-) -> list[Declared]:
-    """Declare that the data of partitions were put back from a copy.
+async def declare_restored(store: Store, counts: Mapping[str, int], since_ms: int, margin_ms: int) -> list[Declared]:
+    """Declare that the data of partitions were put back from a copy, which may have nothing at all of some.
 
     It ends their tenures, so it may be done while workers run: what they have in memory belongs to another history, and
     they begin anew from what is in the store. Nobody need be there to be asked.
 
     Args:
         store: The open store.
-        spaces: The partitions.
+        counts: How many partitions each object type has.
         since_ms: What was written since then may be missing, by the server's clock.
         margin_ms: How long from now on work is in doubt, too.
 
     Returns:
-        What was declared; partitions that nobody has owned yet are left out.
+        What was declared.
 
     Raises:
         StoreUnavailable: The store is away; some partitions may be done. Doing it again is no harm.
         WrongKeyType: A foreign key stands where the owner of a partition belongs.
     """
     declared: list[Declared] = []
-    for space in spaces:
+    for space in (store.space(name, number) for name, count in counts.items() for number in range(count)):
+        args = (since_ms, margin_ms, token_bytes(RANDOM_BYTES), counts[space.type_name])
         try:
-            answer = await store.fcall("restored", [space.owner], (since_ms, margin_ms, token_bytes(RANDOM_BYTES)))
+            answer = await store.fcall("restored", [space.owner], args)
         except Refusal as refused:
             named = refused.code == "WRONGKEYTYPE"
             raise (WrongKeyType(refused.text) if named else InternalError(f"{space}: {refused}")) from refused
-        if answer:
-            declared.append(Declared(space, DoubtSpan(answer[0], answer[1]), answer[2].decode()))
+        declared.append(Declared(space, DoubtSpan(answer[0], answer[1]), answer[2].decode()))
     return declared
 
 

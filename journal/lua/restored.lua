@@ -2,8 +2,10 @@
 --
 -- KEYS  1 owner
 -- ARGV  1 since when, in milliseconds of the server's clock · 2 for how many from now on · 3 random bytes
+--       4 partition count of the type
 --
--- Answers {doubt from, doubt until, history}; nothing for a partition that nobody has owned yet.
+-- Answers {doubt from, doubt until, history}. A partition of which the copy has nothing is in doubt, too: it gets an
+-- owner hash that says so, as if its first owner had handed it over.
 -- It ends the tenure, as a hand-over does: its holder has a history in memory that may be another one than this, and the
 -- next one begins from what is here.
 -- Refuses SCHEMA, WRONGKEYTYPE key.
@@ -12,8 +14,13 @@ local function restored(keys, argv)
   local owner = keys[1]
   if wrong_type(owner, 'hash') then return refuse('WRONGKEYTYPE', owner) end
   local held = redis.call('HMGET', owner, 'schema', 'epoch', 'time', 'offset', 'doubt_from', 'doubt_until')
-  if not held[2] then return {} end
-  if held[1] ~= SCHEMA then return refuse('SCHEMA', tostring(held[1])) end
+  if held[1] and held[1] ~= SCHEMA then return refuse('SCHEMA', held[1]) end
+  if not held[1] and redis.call('HLEN', owner) > (held[4] and 1 or 0) then return refuse('WRONGKEYTYPE', owner) end
+  if not held[2] then
+    held[2] = '1'
+    redis.call('HSET', owner, 'schema', SCHEMA, 'partitions', argv[4], 'epoch', '1', 'lease', '0', 'batch', '0',
+      'serial', '0')
+  end
   local now = partition_time(held[3], held[4])
   local since = tonumber(argv[1]) + (tonumber(held[4]) or 0)
   local from, till = hull(held[5], held[6], since, now + tonumber(argv[2]))

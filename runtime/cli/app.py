@@ -410,8 +410,9 @@ def restored(
 ) -> None:
     """Declare that the store's data were put back from a copy.
 
-    Nothing in the store can tell what the copy lacks. All partitions are marked to be in doubt from TIME on, and begin
-    a new history. Workers may run meanwhile: they let go of what they have in memory and begin anew from the store.
+    Nothing in the store can tell what the copy lacks, which may be all of some. All partitions are marked to be in
+    doubt from TIME on, and begin a new history. Workers may run meanwhile: they let go of what they have in memory
+    and begin anew from the store.
     """
     shell = shell_of(store, namespace, is_json=as_json, is_debug=debug)
     shell.run(partial(restoring.restored, shell, since))

@@ -38,8 +38,7 @@ async def restored(shell: Shell, since: str) -> ExitCode:
     margin_ms = int(Settings().doubt_seconds * 1000)
     async with Store(shell.store_url(), namespace=shell.namespace) as store:
         types = await read_types(store)
-        spaces = [store.space(name, number) for name, count in types.items() for number in range(count)]
-        declared = await declare_restored(store, spaces, int(at.timestamp() * 1000), margin_ms)
+        declared = await declare_restored(store, types, int(at.timestamp() * 1000), margin_ms)
     if shell.is_json:
         partitions = [
             {

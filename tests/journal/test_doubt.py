@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from keylane.journal.doubt import DoubtSpan, Remembered, Verdict
-from keylane.journal.errors import StoreUnavailable
+from keylane.journal.errors import InternalError, StoreUnavailable, WrongKeyType
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.leases import acquire, observe, release
 from keylane.journal.node import Node
@@ -238,7 +238,7 @@ async def test_restored_data_are_in_doubt_and_their_owner_is_fenced(store: Wired
     owner, first = await take(store)
     owner.append("word")
     await owner.answered()
-    (declared,) = await declare_restored(store, [owner.space, store.space("Order", 1)], NOW_MS - 3_600_000, REACH_MS)
+    (declared,) = await declare_restored(store, {"Order": 1}, NOW_MS - 3_600_000, REACH_MS)
     owner.append("late")
     await owner.answered()
     _, second = await take(store)
@@ -251,7 +251,30 @@ async def test_restored_data_are_in_doubt_and_their_owner_is_fenced(store: Wired
     # Only of the very first history may it be said that no message was sent before it.
     assert second.history.startswith("2-")
     assert second.verdict is Verdict.WHOLE
-    assert not await store.call("EXISTS", store.space("Order", 1).owner)
+
+
+async def test_a_partition_of_which_a_copy_has_nothing_is_in_doubt(store: WiredStore) -> None:
+    """It looks like one that nobody has used yet, and what was done in it can't be told."""
+    (declared,) = await declare_restored(store, {"Order": 1}, NOW_MS - 3_600_000, REACH_MS)
+    _, first = await take(store)
+
+    assert first.doubt == declared.span
+    # Messages may have been sent before it.
+    assert first.history == declared.history
+    assert first.history.startswith("2-")
+    assert first.tenure.epoch == 2
+
+
+@pytest.mark.parametrize("fields", [["foreign", "1"], ["schema", "0", "epoch", "1"]])
+async def test_what_is_not_ours_is_not_declared(store: WiredStore, fields: list[str]) -> None:
+    """It is left alone."""
+    space = store.space("Order", 0)
+    await store.call("HSET", space.owner, *fields)
+    before = await store.call("HGETALL", space.owner)
+
+    with pytest.raises((WrongKeyType, InternalError)):
+        await declare_restored(store, {"Order": 1}, NOW_MS - 3_600_000, REACH_MS)
+    assert await store.call("HGETALL", space.owner) == before
 
 
 async def test_what_is_missing_has_neither_record_nor_result(store: WiredStore) -> None:
