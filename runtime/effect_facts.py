@@ -68,6 +68,18 @@ def contract(partition: Partition, effect: Effect[Any, Any]) -> Contract:
     return contract_under(effect, partition.settings)
 
 
+def with_lost_attempts(partition: Partition, entry: EffectEntry) -> EffectEntry:
+    """Return an effect as it may be: an owner before may have attempted it anew in records that the store has lost.
+
+    What left then did so before this tenure began, or is about to; that nothing was found earlier says nothing of it.
+    """
+    effect = effect_of(partition, entry)
+    if effect is None or not partition.in_doubt(entry.first_ms):
+        return entry
+    sent_ms = partition.began_ms + contract(partition, effect).send_within_ms
+    return entry.but(send_before_ms=max(entry.send_before_ms, sent_ms))
+
+
 def id_for_receiver(partition: Partition, key_text: str, effect: Effect[Any, Any], operation: str) -> str:
     """Return the operation id that a receiver sees."""
     receiver, space = effect.receiver, partition.space

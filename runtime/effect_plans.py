@@ -22,6 +22,7 @@ from .effect_facts import (
     taken_back,
     unreadable,
     with_life,
+    with_lost_attempts,
 )
 from .failures import failure_of
 
@@ -184,7 +185,8 @@ def asked_next(partition: Partition, entry: EffectEntry, now_ms: int) -> NextAct
     except Exception as error:  # noqa: BLE001, a type of the user may raise anything
         # Neither a look-up nor another attempt can be made without them.
         return AskPeople(unreadable(error))
-    return next_action(contract(partition, effect), question_of(entry), now_ms)
+    question = question_of(with_lost_attempts(partition, entry))
+    return next_action(contract(partition, effect), question, now_ms)
 
 
 def in_question(partition: Partition, entry: EffectEntry, happened: tuple[Happened, ...], now_ms: int) -> Change:

@@ -188,6 +188,7 @@ class Partition:
         self.runnable: set[str] = set()
         self._unread: dict[str, float] = {}
         self.in_hand = InHand(self.open, self.sleepers, self.parked)
+        self.began_ms = now_ms
         self._clock = PartitionClock(now_ms)
         self.writer.on_time = self.saw_time
         self._lease_is_valid: Callable[[], bool] = _never

@@ -40,7 +40,7 @@ from ..objects.reconciliation import acts_of
 from ..objects.verdicts import UnknownTarget
 from .at_hand import written
 from .bounds import check_decision, check_name
-from .effect_facts import VALUE_LIMIT_BYTES, contract, effect_of, owner_of
+from .effect_facts import VALUE_LIMIT_BYTES, contract, effect_of, owner_of, with_lost_attempts
 from .failures import failure_of, refused
 from .partition import Phase
 from .replies import answered
@@ -216,7 +216,7 @@ def why_not(partition: Partition, entry: EffectEntry, act: ReconcileAct) -> Reco
         return AlreadySettled(entry.state.value, entry.by, moment(entry.since_ms))
     effect = effect_of(partition, entry)
     known = None if effect is None else contract(partition, effect)
-    allowed, forbidden = acts_of(entry, known, partition.now_ms())
+    allowed, forbidden = acts_of(with_lost_attempts(partition, entry), known, partition.now_ms())
     why = forbidden.get(act.value)
     return None if why is None else NotAllowed(why, allowed)
 
