@@ -73,12 +73,18 @@ local function acquire(keys, argv)
     'before', int(batch) .. ':' .. int(serial), 'server', argv[7] or '', 'history', history)
   redis.call('HDEL', owner, 'released')
   for slot = 0, RING - 1 do redis.call('HDEL', owner, 'a' .. slot) end
+  local reach = tonumber(argv[11])
   if verdict ~= '' then
-    local reach, started = tonumber(argv[11]), tonumber(argv[9]) + (tonumber(offset) or 0)
+    local started = tonumber(argv[9]) + (tonumber(offset) or 0)
     -- Nothing is here that was written behind the last batch, and what was lost was written before the restart.
     local since = math.min(tonumber(held[10]) or now, started - reach, now - reach)
     from, till = hull(held[15], held[16], since, now + reach)
     redis.call('HSET', owner, 'doubt', verdict .. ':' .. int(next_epoch), 'doubt_from', int(from), 'doubt_until', int(till))
+  end
+  if verdict == '' and epoch and held[14] == 'restored:' .. epoch then
+    -- Nobody has had it since that was declared: what the copy has in its inbox is taken in only now.
+    from, till = hull(held[15], held[16], now, now + reach)
+    redis.call('HSET', owner, 'doubt_until', int(till))
   end
   if verdict == 'lost' then
     redis.call('HINCRBY', owner, 'losses', 1)

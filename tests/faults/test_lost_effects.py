@@ -1,17 +1,19 @@
-"""Effects whose records are lost with the end of a history, or lie in none of a copy: what was done is not done again."""
+"""Effects whose records are lost with the end of a history, or with a copy: what was done is not done again."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import anyio.to_thread
 import pytest
 
-from keylane import App, ObjectContext, Receiver, Runtime, Settings, VirtualObject
+from keylane import App, Client, ObjectContext, Receiver, Runtime, Settings, VirtualObject
+from keylane.journal.restored import declare_restored
+from keylane.journal.types_registry import read_types
 
 from .aof import aof_bytes, cut_aof
-from .harness import StoreServer
+from .harness import StoreServer, eventually_answers
 
 pytestmark = pytest.mark.anyio
 
@@ -90,3 +92,44 @@ async def test_an_attempt_that_may_be_lost_is_looked_for_before_another_one() ->
             assert await runtime.client.attach(handle.id).result(timeout=20) == "r-1"
 
     assert books.paid == 1
+
+
+async def test_what_a_copy_has_in_its_inbox_may_have_been_done_since(own_server: StoreServer) -> None:
+    """Also where workers start long after the copy was declared: from their start on it is in doubt, too."""
+    paid: list[str] = []
+    receiver = Receiver("payments", owner="tests")
+
+    @receiver.effect("pay")
+    async def pay(operation_id: str, amount: int) -> str:
+        paid.append(operation_id)
+        return f"r-{len(paid)}-{amount}"
+
+    order = VirtualObject("Order", owner="tests", effects=[pay])
+
+    @order.handler
+    async def refund(ctx: ObjectContext, amount: int) -> str:
+        return await ctx.effect(pay, operation_id="refund", params=amount)
+
+    async with Runtime([order], store=own_server.url, settings=SETTINGS):
+        pass
+    async with Client(own_server.url) as client:
+        handle = await client.send("Order", KEY, "refund", 5)
+    kept_bytes = aof_bytes(own_server)
+    async with Runtime([order], store=own_server.url, settings=SETTINGS) as runtime:
+        assert await runtime.client.attach(handle.id).result(timeout=20) == "r-1-5"
+        runtime.worker.die()
+    own_server.kill()
+    assert cut_aof(own_server, kept_bytes) > 0
+    own_server.start()
+    async with Client(own_server.url) as client:
+        since_ms = int(datetime.now(UTC).timestamp() * 1000) - 3_600_000
+        # With no margin, the declared span is over at once.
+        await declare_restored(client.store, await read_types(client.store), since_ms, margin_ms=0)
+
+    async with Runtime([order], store=own_server.url, settings=SETTINGS) as runtime:
+
+        async def is_with_people() -> bool:
+            return bool(await runtime.client.reconcile_list()) or len(paid) > 1
+
+        await eventually_answers(is_with_people, "it is settled by people")
+    assert len(paid) == 1
