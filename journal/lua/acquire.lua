@@ -67,7 +67,9 @@ local function acquire(keys, argv)
     verdict = 'doubt'
   end
   local history = held[12]
-  if verdict ~= '' or not history then history = new_history(next_epoch, token) end
+  -- Where everything is lost, the epochs begin anew, and yet it is not the first history.
+  if verdict ~= '' then history = new_history(math.max(next_epoch, 2), token) end
+  if not history then history = new_history(next_epoch, token) end
   redis.call('HSET', owner, 'schema', SCHEMA, 'partitions', partitions, 'epoch', int(next_epoch), 'token', token,
     'worker', argv[5], 'machine', argv[6], 'lease', '0', 'batch', '0', 'serial', '0',
     'before', int(batch) .. ':' .. int(serial), 'server', argv[7] or '', 'history', history)

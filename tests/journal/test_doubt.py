@@ -177,6 +177,8 @@ async def test_a_history_that_is_shorter_than_its_owner_knows_is_lost(
 
     assert second.verdict is Verdict.LOST
     assert second.history != first.history
+    # Only of the very first history may it be said that no message was sent before it.
+    assert not second.history.startswith("1-")
     assert second.doubt is not None
     assert second.doubt.reaches(second.now_ms)
     assert await store.call("HGET", owner.space.owner, "losses") == b"1"
