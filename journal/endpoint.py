@@ -67,7 +67,7 @@ def read_endpoint(folder: Path) -> Endpoint | None:
     """Return what the file says, None where there is no file, and the usual place where it is garbage."""
     try:
         text = (folder / "endpoint").read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         written: Any = json.loads(text)

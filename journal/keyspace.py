@@ -17,9 +17,11 @@ def check_namespace(namespace: str) -> str:
     """Return a namespace that may stand in a hash tag.
 
     Raises:
-        StoreError: It is empty, too long, or has a brace, which would end the tag early: in a cluster the keys of a
-            partition would be spread over several nodes.
+        StoreError: It is no text, empty, too long, or has a brace, which would end the tag early: in a cluster the keys
+            of a partition would be spread over several nodes.
     """
+    if not isinstance(namespace, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a user gives it
+        raise StoreError(f"namespace is text, not {type(namespace).__name__}")
     if not namespace or len(namespace.encode(errors="replace")) > NAMESPACE_LIMIT_BYTES:
         raise StoreError(f"namespace {namespace[:40]!r} has to have 1 to {NAMESPACE_LIMIT_BYTES} bytes")
     if not namespace.isprintable() or "{" in namespace or "}" in namespace:

@@ -18,6 +18,7 @@ from typing import Any, assert_never
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from .errors import StoreError
+from .utf8 import utf8_bytes
 
 DEFAULT_FOLDER = ".keylane"
 DEFAULT_PORT = 6379
@@ -181,6 +182,8 @@ def parse_store_url(url: str) -> StoreAddress:
     Raises:
         StoreError: The URL has none of the known forms; the message says which part is wrong.
     """
+    if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a user gives it
+        raise StoreError(f"the store is named by a URL, which is text, not {type(url).__name__}")
     scheme, colon, rest = url.partition(":")
     known = _SCHEME.fullmatch(scheme.lower()) if colon else None
     if known is None:
@@ -221,6 +224,8 @@ def connection_options(address: ServerAddress | SocketAddress) -> dict[str, Any]
 def _embedded(rest: str) -> EmbeddedAddress:
     if rest.startswith("//"):
         raise StoreError("an embedded store is written embedded:folder or embedded:/absolute/folder, without //")
+    if "\0" in rest or utf8_bytes(rest) is None:
+        raise StoreError("the folder of the embedded store has a character that no URL can carry: name another one")
     return EmbeddedAddress(rest or DEFAULT_FOLDER)
 
 

@@ -13,7 +13,7 @@ from .handler import Handler
 from .receiver_checks import check_windows
 from .receivers import Effect, Receiver
 from .reservations import RESERVATIONS, Reservations
-from .settings import Settings
+from .settings import Settings, settings_of
 from .virtual_object import VirtualObject
 
 _EXPECTED: Final = "an App, a VirtualObject, a list of them, or a function without arguments that returns one"
@@ -53,7 +53,7 @@ class App:
                 )
         if not hosted:
             raise RegistrationError("App hosts nothing", parameter="objects", remedy="list at least one VirtualObject")
-        self.settings: Final = Settings() if settings is None else settings
+        self.settings: Final = settings_of(settings)
         self.receivers: Final[Mapping[str, Receiver]] = MappingProxyType(_receivers(hosted.values(), receivers))
         verbatim = [each for each in self.receivers.values() if each.ids == "verbatim"]
         if verbatim:

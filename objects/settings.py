@@ -127,3 +127,18 @@ def _named(error: ValidationError) -> RegistrationError:
         return RegistrationError("the settings do not fit each other", remedy=message)
     name = str(detail["loc"][0])
     return RegistrationError(f"setting {name} ({_PREFIX}{name.upper()}) can't be used", parameter=name, remedy=message)
+
+
+def settings_of(given: Settings | None) -> Settings:
+    """Return the settings that were given, else those of the environment.
+
+    Raises:
+        RegistrationError: They are something else, or the environment's can't be read.
+    """
+    if given is None:
+        return Settings()
+    if not isinstance(given, Settings):  # pyright: ignore[reportUnnecessaryIsInstance] - a user gives it
+        raise RegistrationError(
+            f"settings is a {type(given).__name__}", parameter="settings", remedy="give keylane.Settings(…)"
+        )
+    return given

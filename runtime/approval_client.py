@@ -18,32 +18,25 @@ from ..objects.virtual_object import VirtualObject
 from .bounds import check_own_name, check_text, check_who
 from .deciding import check_order
 from .handle import Timeout, seconds_of, value_of
-from .places import place_if_any
+from .open_client import OpenClient
+from .places import name_if_any, place_if_any
 from .remote import Patience
 
 if TYPE_CHECKING:
     from ..journal.keyspace import PartitionSpace
-    from ..journal.store import Store
     from ..objects.approvals import ProposalStatus
     from ..objects.verdicts import DecisionVerdict
-    from .places import Places
-    from .remote import Remote
 
 #: What names a proposal: its id, or the proposal itself.
 ProposalRef: TypeAlias = "str | Proposal | Approval"
 
 
-class ApprovalClient:
+class ApprovalClient(OpenClient):
     """What `Client` says to proposals.
 
     Each decision has an id. The same id again, for the same proposal, is answered as the first time, and decides
     nothing: give one where you may have to ask again. Ids are remembered for the retention of results.
     """
-
-    store: Store
-    remote: Remote
-    _id: bytes
-    _places: Places
 
     async def approve(
         self,
@@ -184,7 +177,7 @@ class ApprovalClient:
             InvalidKey: The text is no key.
             StoreError: The store was away for too long, or refused.
         """
-        name = object_type.name if isinstance(object_type, VirtualObject) else object_type
+        name = name_if_any(object_type)
         if key is not None:
             if name is None:
                 raise TypeError("a key goes with its object type")

@@ -56,6 +56,19 @@ def check_text(what: str, given: object) -> None:
         raise TypeError(f"{what} is text, not {type(given).__name__}")
 
 
+def check_operation_id(given: object) -> None:
+    """Refuse what names no operation of any object, before it is looked for or written down.
+
+    Raises:
+        TypeError: It is no text.
+        InvalidInput: It has a lone surrogate.
+    """
+    if not isinstance(given, str):
+        raise TypeError(f"operation_id is text, not {type(given).__name__}")
+    if utf8_bytes(given) is None:
+        raise InvalidInput("operation_id", f"it {LONE_SURROGATE}; replace it")
+
+
 def check_own_name(what: str, given: str) -> None:
     """Refuse a name under which asking again is safe where it is no text, empty, or can't be written.
 

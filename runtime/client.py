@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from functools import partial
@@ -15,7 +16,7 @@ from ..journal import reading
 from ..journal.background import Background
 from ..journal.descriptions import InvocationDescription
 from ..journal.endpoint import find_endpoint
-from ..journal.errors import CallError, CallTimeout, StoreUnavailable
+from ..journal.errors import CallError, CallTimeout, StoreError, StoreUnavailable
 from ..journal.inbox import comparable
 from ..journal.key import InvocationId, Key, new_invocation_id, parse_id
 from ..journal.keyspace import PartitionSpace
@@ -26,10 +27,11 @@ from ..journal.requests import CLIENT_BYTES, RequestKind
 from ..journal.store import Store
 from ..journal.urls import EmbeddedAddress, parse_store_url
 from ..objects.handler import Handler, NoInput
-from ..objects.settings import Settings
+from ..objects.settings import Settings, settings_of
 from ..objects.types import Boundary, boundary_of
 from .answers import Answers, Ended
 from .approval_client import ApprovalClient
+from .bounds import check_number
 from .cancel_client import CancelClient
 from .door import DoorClosed, LocalDoor, LocalRoutes
 from .effect_desk import EffectDesk
@@ -38,7 +40,7 @@ from .explaining import explained
 from .handle import Handle, Timeout, seconds_of, value_of
 from .operating import Operating
 from .orders import Order, milliseconds, order_of
-from .places import Places
+from .places import Places, name_of
 from .reconcile_client import ReconcileClient
 from .remote import Patience, Remote
 from .signal_sending import SignalSender
@@ -99,18 +101,19 @@ class Client(SignalSender, ApprovalClient, EndingClient, Operating, EffectDesk, 
         local: LocalRoutes | None = None,
         tracing: TracerProvider | bool | None = None,
     ) -> None:
-        self.settings = settings or Settings()
-        self._own_store = self._opened(store, namespace) if isinstance(store, str) else None
-        self.store = self._own_store or cast("Store", store)
-        self.answers = Answers(self.store, sweep_seconds=self.settings.sweep_seconds)
-        self.remote = Remote(self.store, self.answers)
+        self.settings = settings_of(settings)
+        self._own_store = None if isinstance(store, Store) else self._opened(store, namespace)
+        self._store = self._own_store or cast("Store", store)
+        self.answers = Answers(self._store, sweep_seconds=self.settings.sweep_seconds)
+        self._remote = Remote(self._store, self.answers)
         self._local = local
         self._spans = spans_of(self.settings.tracing if tracing is None else tracing)
         self._id = os.urandom(CLIENT_BYTES)
-        self._places = Places(self.store, local)
+        self._all_places = Places(self._store, local)
         self._payload_limit_bytes = self.settings.payload_limit_bytes
-        self._cancels = CancelClient(self.store, self.remote, self._id)
+        self._all_cancels = CancelClient(self._store, self._remote, self._id)
         self._stack = contextlib.AsyncExitStack()
+        self._was_opened = False
 
     def _opened(self, url: str, namespace: str) -> Store:
         return Store(reachable(url), namespace=namespace, memory_limit_ratio=self.settings.memory_limit_ratio)
@@ -120,24 +123,30 @@ class Client(SignalSender, ApprovalClient, EndingClient, Operating, EffectDesk, 
 
         Raises:
             StoreUnavailable: The store did not answer within 5 s.
+            StoreError: It was open before.
         """
+        if self._was_opened:
+            raise StoreError("this client is open, or was closed already: make another one")
+        self._was_opened = True
         await self._stack.__aenter__()
         try:
             if self._own_store is not None:
                 await self._stack.enter_async_context(self._own_store)
-                await self._places.learn_durability()
+                await self._all_places.learn_durability()
             tasks = await self._stack.enter_async_context(Background())
             self._stack.callback(self.answers.close)
             await tasks.start(self.answers.subscription.run)
         except BaseException:
             await self._stack.aclose()
             raise
+        self._loop = asyncio.get_running_loop()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the connections; invocations go on."""
+        self._loop = None
         await self._stack.aclose()
 
     @overload
@@ -208,7 +217,7 @@ class Client(SignalSender, ApprovalClient, EndingClient, Operating, EffectDesk, 
                     return await self._answer_of(order, idempotency_key, timeout)
             return await self._answer_of(order, idempotency_key, timeout)
         except CallTimeout as error:
-            raise await explained(self.store, error) from None
+            raise await explained(self._store, error) from None
 
     @overload
     async def send(
@@ -318,13 +327,14 @@ class Client(SignalSender, ApprovalClient, EndingClient, Operating, EffectDesk, 
             UnknownObject: The namespace has no such type.
             InvalidKey: The text is no key.
         """
+        check_number("timeline_entries", timeline_entries)
         parsed = Key.parse(key)
-        space = await self._places.place(object_name, str(parsed))
+        space = await self._places.place(name_of(object_name), str(parsed))
         return await reading.inspect(self.store, space, parsed, timeline_entries=timeline_entries)
 
     def space_of(self, invocation: InvocationId) -> PartitionSpace:
         """Return the partition that an invocation id names."""
-        return self.store.space(invocation.type_name, invocation.partition)
+        return self._store.space(invocation.type_name, invocation.partition)
 
     async def output_of(self, ended: Ended, invocation: InvocationId, output: Boundary[Any] | None) -> Any:
         """Return the output of an invocation, or raise what its end means.
@@ -338,6 +348,7 @@ class Client(SignalSender, ApprovalClient, EndingClient, Operating, EffectDesk, 
         return value_of(ended, output, str(invocation), owner)
 
     async def _answer_of(self, order: Order, idempotency_key: str | None, timeout: Timeout) -> Any:
+        self._check_use()
         raw_id = new_invocation_id()
         patience = Patience(seconds_of(timeout))
         door = None if self._local is None else self._local.route(order.object_name, order.key_text)
@@ -387,10 +398,10 @@ class Client(SignalSender, ApprovalClient, EndingClient, Operating, EffectDesk, 
         try:
             if order.shared or door.is_shared(order.handler_name):
                 return await self._read(door, order, raw_id, patience)
-            if self.remote.last_entries and not await self._may_enter(door, order):
+            if self._remote.last_entries and not await self._may_enter(door, order):
                 return None
             future = door.call(order.handler_name, order.key_text, order.payload, order.basis, idempotency_key, raw_id)
-            return await self.remote.until(future, patience)
+            return await self._remote.until(future, patience)
         except DoorClosed:
             return None
         except TimeoutError:
@@ -407,10 +418,10 @@ class Client(SignalSender, ApprovalClient, EndingClient, Operating, EffectDesk, 
     async def _may_enter(self, door: LocalDoor, order: Order) -> bool:
         """Return whether what this process has put into the inbox before has been taken in."""
         tag = (await self._space(order)).tag
-        last_entry = self.remote.last_entries.get(tag)
+        last_entry = self._remote.last_entries.get(tag)
         if last_entry is not None and comparable(door.taken_in) < comparable(last_entry):
             return False
-        self.remote.last_entries.pop(tag, None)
+        self._remote.last_entries.pop(tag, None)
         return True
 
     async def _gave_up(
@@ -418,10 +429,10 @@ class Client(SignalSender, ApprovalClient, EndingClient, Operating, EffectDesk, 
     ) -> CallTimeout | StoreUnavailable:
         """Return what a caller is told whose time has passed: the id only once the acceptance is durable."""
         space = await self._space(order)
-        if (why := self.store.why_waiting(space)) is not None:
-            return self.remote.unknown_fate(patience, why)
+        if (why := self._store.why_waiting(space)) is not None:
+            return self._remote.unknown_fate(patience, why)
         with contextlib.suppress(DoorClosed), anyio.move_on_after(ACCEPT_SECONDS):
             await door.accepted(raw_id)
             return patience.spent(space, raw_id)
-        why = self.store.why_waiting(space)
-        return CallTimeout(patience.seconds or 0.0) if why is None else self.remote.unknown_fate(patience, why)
+        why = self._store.why_waiting(space)
+        return CallTimeout(patience.seconds or 0.0) if why is None else self._remote.unknown_fate(patience, why)

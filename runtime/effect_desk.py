@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 
@@ -24,12 +24,10 @@ from ..journal.surroundings import look
 from ..journal.types_registry import read_types, unused
 from ..objects.reconciliation import sent_as
 from ..objects.virtual_object import VirtualObject
+from .bounds import check_number, check_operation_id, check_text
 from .effect_cases import Desk, alert_of, case_of
-from .places import name_of
-
-if TYPE_CHECKING:
-    from ..journal.store import Store
-    from .places import Places
+from .open_client import OpenClient
+from .places import name_if_any, name_of
 
 #: Effects of the queue that are shown unless told otherwise, the most urgent ones.
 QUEUE_MAX: Final = 100
@@ -39,11 +37,8 @@ ALERTS_SECONDS: Final = 1.0
 HANDFUL: Final = 256
 
 
-class EffectDesk:
+class EffectDesk(OpenClient):
     """The part of `Client` that shows effects, and those who settle them, what is to be known."""
-
-    store: Store
-    _places: Places
 
     async def reconcile_list(
         self, object_type: VirtualObject | str | None = None, *, receiver: str | None = None, limit: int = QUEUE_MAX
@@ -59,7 +54,10 @@ class EffectDesk:
             UnknownObject: The namespace has no such type.
             StoreError: The store is away, or refuses.
         """
-        spaces = await spaces_of(self.store, None if object_type is None else name_of(object_type))
+        check_number("limit", limit)
+        if receiver is not None:
+            check_text("receiver", receiver)
+        spaces = await spaces_of(self.store, name_if_any(object_type))
         cards, code = await read_receivers(self.store), await read_code(self.store)
         best: list[Found[EffectEntry]] = []
         async for page in read_queue(self.store, spaces):
@@ -91,6 +89,7 @@ class EffectDesk:
             StoreError: The store is away, or refuses.
         """
         name, key_text = name_of(object_type), str(Key.parse(key))
+        check_operation_id(operation_id)
         space = await self._places.place(name, key_text)
         effects = space.effects(key_text)
         around, (data,) = await look(self.store, space, [("HGET", effects, operation_id)], [effects])
@@ -113,6 +112,7 @@ class EffectDesk:
             UnknownObject: The namespace has no such type.
             StoreError: The store is away, or refuses.
         """
+        check_number("limit", limit)
         name, key_text = name_of(object_type), str(Key.parse(key))
         space = await self._places.place(name, key_text)
         around, _ = await look(self.store, space, [], [])
@@ -136,8 +136,9 @@ class EffectDesk:
             UnknownObject: The namespace has no such type.
             StoreError: The store is away, or refuses.
         """
+        check_number("limit", limit)
         newest: list[Alert] = []
-        spaces = await spaces_of(self.store, None if object_type is None else name_of(object_type))
+        spaces = await spaces_of(self.store, name_if_any(object_type))
         async for page in read_alerts(self.store, spaces):
             newest = heapq.nlargest(limit, [*newest, *map(alert_of, page)], key=lambda each: each.at)
         return tuple(sorted(newest, key=lambda each: each.at))
@@ -154,7 +155,7 @@ class EffectDesk:
         """
         after: dict[PartitionSpace, bytes] = {}
         while True:
-            spaces = await spaces_of(self.store, None if object_type is None else name_of(object_type))
+            spaces = await spaces_of(self.store, name_if_any(object_type))
             async for page in read_alerts(self.store, spaces, after):
                 for noticed in sorted(page, key=lambda each: each.at_ms):
                     yield alert_of(noticed)
@@ -177,6 +178,7 @@ class EffectDesk:
             InvalidKey: The text is no key.
             StoreError: The store is away, or refuses.
         """
+        check_number("entries", entries)
         parsed = Key.parse(str(target) if key is None else key)
         name = await self._type_that_has(parsed) if key is None else name_of(target)
         key_text = str(parsed)

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 from ..journal.key import parse_id
 from ..journal.requests import RequestKind
 from .handle import Timeout, seconds_of
+from .open_client import OpenClient
 from .remote import Patience
 
 if TYPE_CHECKING:
     from ..journal.cancel_report import CancelReport
-    from .cancel_client import CancelClient
 
 
-class EndingClient:
+class EndingClient(OpenClient):
     """The part of `Client` that ends invocations."""
-
-    _cancels: CancelClient
 
     async def cancel(
         self,

@@ -44,6 +44,7 @@ logger = logging.getLogger("keylane.metrics")
 
 #: How long a scrape waits for the worker's event loop before it shows only what can be read without it.
 PATIENCE_SECONDS: Final = 2.0
+PORT_MAX: Final = 65_535
 
 #: What the numbers of a scrape lie in.
 Numbers = Mapping[Metric, Mapping[Labels, float]]
@@ -59,10 +60,14 @@ class Shown:
         port: The port; 0 for any that is free.
 
     Raises:
-        RegistrationError: The port can't be had.
+        RegistrationError: It is no port, or can't be had.
     """
 
     def __init__(self, worker: Worker, counters: Counters, host: str, port: int) -> None:
+        if type(port) is not int or not 0 <= port <= PORT_MAX:
+            raise RegistrationError(
+                f"metrics_port is {port!r}", parameter="metrics_port", remedy=f"give a number from 0 to {PORT_MAX}"
+            )
         registry = CollectorRegistry()
         registry.register(WorkerCollector(worker, counters, asyncio.get_running_loop()))
         try:

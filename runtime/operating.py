@@ -16,23 +16,16 @@ from ..journal.requests import Request, RequestKind, RestartOrder, ResumeOrder
 from ..objects.virtual_object import VirtualObject
 from .bounds import check_decision, check_number
 from .handle import Timeout, seconds_of, value_of
+from .open_client import OpenClient
 from .places import name_of
 from .remote import Patience
 
 if TYPE_CHECKING:
     from ..journal.keyspace import PartitionSpace
-    from ..journal.store import Store
-    from .places import Places
-    from .remote import Remote
 
 
-class Operating:
+class Operating(OpenClient):
     """The part of `Client` that stops work and lets it go on."""
-
-    store: Store
-    remote: Remote
-    _places: Places
-    _id: bytes
 
     @overload
     async def pause(self, target: VirtualObject | str, /, *, reason: str, by: str, timeout: Timeout = None) -> None: ...

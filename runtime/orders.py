@@ -24,6 +24,8 @@ _BY_VALUE: Final = boundary_of(Any, where="argument")
 
 #: A hundred years: sums of such times stay exact in the store.
 LONGEST_SECONDS: Final = 100 * 366 * 86_400
+#: What lies further ahead or back is as good as this.
+FAR_SECONDS: Final = 10**15
 
 
 class Order:
@@ -140,7 +142,8 @@ def seconds_in(duration: timedelta | float, what: str) -> float:
         return duration.total_seconds()
     if not isinstance(duration, int | float):  # pyright: ignore[reportUnnecessaryIsInstance] - a user gives it
         raise TypeError(f"{what} is {duration!r}: it has to be a number of seconds or a timedelta")
-    return duration
+    # An int can be larger than any float.
+    return max(min(duration, FAR_SECONDS), -FAR_SECONDS) if isinstance(duration, int) else duration
 
 
 def milliseconds(duration: timedelta | float | None, what: str) -> int:

@@ -11,10 +11,10 @@ from ..journal.keyspace import PartitionSpace
 from ..journal.promise import read_replicas
 from ..journal.store import Store
 from ..journal.types_registry import read_owner, read_types
+from ..objects.virtual_object import VirtualObject
 from .door import LocalRoutes
 
 if TYPE_CHECKING:
-    from ..objects.virtual_object import VirtualObject
     from .remote import Patience, Remote
 
 #: Keys whose partition is remembered; beyond it all are forgotten and found again.
@@ -139,8 +139,25 @@ class Places:
 
 
 def name_of(target: VirtualObject | str) -> str:
-    """Return the name of an object type that is given itself or by its name."""
-    return target if isinstance(target, str) else target.name
+    """Return the name of an object type that is given itself or by its name.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if isinstance(target, str):
+        return target
+    if isinstance(target, VirtualObject):  # pyright: ignore[reportUnnecessaryIsInstance] - a user gives it
+        return target.name
+    raise TypeError(f"the object type is given itself, or by its name, not as {type(target).__name__}")
+
+
+def name_if_any(target: VirtualObject | str | None) -> str | None:
+    """Return the name of an object type; None where none is given.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    return None if target is None else name_of(target)
 
 
 async def place_if_any(

@@ -19,8 +19,9 @@ from ..journal.signals import message_raw_id
 from ..objects.receiver_checks import SPAN_MAX
 from ..objects.reconcile_verdicts import Reconciled, ReconcileVerdict, reconcile_verdict_of
 from ..objects.verdicts import UnknownTarget
-from .bounds import check_own_name
+from .bounds import check_operation_id, check_own_name
 from .handle import Timeout, seconds_of, value_of
+from .open_client import OpenClient
 from .places import name_of, place_if_any
 from .reconciling import check_order
 from .remote import Patience
@@ -28,26 +29,17 @@ from .signal_orders import packed_plainly
 
 if TYPE_CHECKING:
     from ..journal.keyspace import PartitionSpace
-    from ..journal.store import Store
     from ..objects.virtual_object import VirtualObject
-    from .places import Places
-    from .remote import Remote
 
 T = TypeVar("T")
 
 
-class ReconcileClient:
+class ReconcileClient(OpenClient):
     """What `Client` does about effects whose outcome nobody knows.
 
     Each act has an id. The same id again, for the same effect, is answered as the first time, and does nothing: give
     one where you may have to ask again. Ids are remembered for the retention of results.
     """
-
-    store: Store
-    remote: Remote
-    _id: bytes
-    _places: Places
-    _payload_limit_bytes: int
 
     async def reconcile_lookup(
         self,
@@ -223,6 +215,8 @@ class ReconcileClient:
             CallTimeout: The time passed; the request stays where it is.
             StoreError: The store was away for too long, or refused.
         """
+        if not isinstance(within, timedelta | None):  # pyright: ignore[reportUnnecessaryIsInstance] - a user gives it
+            raise TypeError(f"within is {within!r}; it takes a timedelta, such as timedelta(hours=24)")
         within_ms = None if within is None else within // timedelta(milliseconds=1)
         if within is not None and not timedelta(milliseconds=1) <= within <= SPAN_MAX:
             raise ValueError(
@@ -239,6 +233,7 @@ class ReconcileClient:
         timeout: Timeout,
     ) -> ReconcileVerdict:
         name, key_text, patience = name_of(target[0]), str(Key.parse(target[1])), Patience(seconds_of(timeout))
+        check_operation_id(order.operation)
         check_order(order)
         space = await place_if_any(self._places, self.remote, name, key_text, patience)
         if space is None:

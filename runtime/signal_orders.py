@@ -16,6 +16,7 @@ from ..objects.types import boundary_of
 from ..objects.verdicts import Accepted, WaitVerdict, verdict_of
 from ..objects.virtual_object import VirtualObject
 from .bounds import check_name, check_text, check_unpacked
+from .places import name_of
 
 if TYPE_CHECKING:
     from ..objects.waiting import SignalTarget
@@ -87,7 +88,7 @@ def signal(target: SignalTarget, name: str, value: bytes, by: str) -> Sending:
         raise InvalidKey(target, "a signal goes to the id of an invocation, or to (object type, key)" + hint(target))
     object_type, key = target
     declared = object_type if isinstance(object_type, VirtualObject) else None
-    type_name = object_type.name if isinstance(object_type, VirtualObject) else object_type
+    type_name = name_of(object_type)
     key_text = str(Key.parse(key))
     order = SignalOrder(None, name, None, value, by, nonce)
     return Sending(RequestKind.OBJECT_SIGNAL, type_name, None, key_text, f"{type_name} {key_text}", order, declared)

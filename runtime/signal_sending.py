@@ -16,6 +16,7 @@ from ..journal.signals import message_raw_id
 from ..objects.verdicts import Expired, UnknownTarget, WaitVerdict
 from .bounds import check_own_name
 from .handle import Timeout, seconds_of, value_of
+from .open_client import OpenClient
 from .remote import Patience
 from .signal_orders import SOME_KEY, Sending, completion, packed_rejection, packed_value, signal, to_first, verdict_for
 from .sizing import partitions_for
@@ -23,16 +24,13 @@ from .sizing import partitions_for
 if TYPE_CHECKING:
     from ..journal.key import Key
     from ..journal.keyspace import PartitionSpace
-    from ..journal.store import Store
     from ..objects.settings import Settings
     from ..objects.virtual_object import VirtualObject
-    from .places import Places
-    from .remote import Remote
 
 T = TypeVar("T")
 
 
-class SignalSender:
+class SignalSender(OpenClient):
     """What `Client` says to those who wait.
 
     Each of its messages has an id. The same id again, for the same target, is answered as the first time, and takes
@@ -40,11 +38,6 @@ class SignalSender:
     """
 
     settings: Settings
-    store: Store
-    remote: Remote
-    _id: bytes
-    _places: Places
-    _payload_limit_bytes: int
 
     async def resolve_awakeable(
         self,

@@ -81,10 +81,14 @@ def spans_of(tracing: Tracing) -> Spans:
         tracing: A tracer provider of OpenTelemetry; True for the global one, False for none.
 
     Raises:
-        RegistrationError: OpenTelemetry is not installed.
+        RegistrationError: It is something else, or OpenTelemetry is not installed.
     """
     if tracing is None or tracing is False:
         return NO_SPANS
+    if tracing is not True and not hasattr(tracing, "get_tracer"):
+        raise RegistrationError(
+            f"tracing is {tracing!r}", parameter="tracing", remedy="give True, or a tracer provider of OpenTelemetry"
+        )
     # Only who asks for traces needs the library for them.
     try:
         from .otel import OtelSpans  # noqa: PLC0415

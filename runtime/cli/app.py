@@ -30,6 +30,7 @@ from . import doctor as checkup
 from .examples import give_examples
 from .output import survive_any_text, write_line
 from .shell import (
+    COUNT_MAX,
     VALUES,
     AppReference,
     AsJson,
@@ -340,13 +341,22 @@ def restart(
     invocation: InvocationText,
     *,
     keep: Annotated[
-        int, typer.Option("--keep", metavar="N", min=0, help="How many commands stay, as `describe` counts them.")
+        int,
+        typer.Option(
+            "--keep", metavar="N", min=0, max=COUNT_MAX, help="How many commands stay, as `describe` counts them."
+        ),
     ],
     reason: Reason,
     by: By,
     handler_version: Annotated[
         int | None,
-        typer.Option("--version", metavar="N", min=1, help="The version of its handler; without it, the one it has."),
+        typer.Option(
+            "--version",
+            metavar="N",
+            min=1,
+            max=COUNT_MAX,
+            help="The version of its handler; without it, the one it has.",
+        ),
     ] = None,
     timeout: TimeoutSeconds = None,
     store: StoreUrl = None,

@@ -79,6 +79,8 @@ async def audit(shell: Shell, orders: Orders) -> ExitCode:
     if (orders.amount_field is None) != (orders.books.amount_column is None):
         raise WrongUse("--amount-column and --amount-field go together: name both, or neither")
     span = Span(_ms(orders.since, "--from"), _ms(orders.until, "--to"))
+    if span.from_ms is not None and span.to_ms is not None and span.from_ms >= span.to_ms:
+        raise WrongUse("--from has to lie before --to: as it is, nothing would be compared")
     rows = list(read_books(orders.books))
     async with Store(shell.store_url(), namespace=shell.namespace) as store:
         card = await _card(store, orders)

@@ -12,7 +12,7 @@ from ...journal.story_reading import STORY_ENTRIES
 from ..effect_desk import ALERTS_MAX, QUEUE_MAX
 from . import auditing, reconcile_commands, reconciling, stories
 from .reconcile_commands import OperationId
-from .shell import AsJson, Debug, Namespace, ObjectKey, ObjectType, OneType, StoreUrl, shell_of
+from .shell import COUNT_MAX, AsJson, Debug, Namespace, ObjectKey, ObjectType, OneType, StoreUrl, shell_of
 
 
 def register(app: typer.Typer) -> None:
@@ -106,7 +106,9 @@ def alerts(
     *,
     follow: Annotated[bool, typer.Option("--follow", help="Go on, and print each that is raised.")] = False,
     type_name: OneType = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many of the newest.")] = ALERTS_MAX,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=COUNT_MAX, help="How many of the newest.")
+    ] = ALERTS_MAX,
     store: StoreUrl = None,
     namespace: Namespace = "keylane",
     as_json: AsJson = False,
@@ -124,7 +126,9 @@ def reconcile_list(
     *,
     type_name: OneType = None,
     receiver: Annotated[str | None, typer.Option("--receiver", metavar="NAME", help="Of one receiver only.")] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many of the most urgent.")] = QUEUE_MAX,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=COUNT_MAX, help="How many of the most urgent.")
+    ] = QUEUE_MAX,
     store: StoreUrl = None,
     namespace: Namespace = "keylane",
     as_json: AsJson = False,

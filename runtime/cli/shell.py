@@ -31,11 +31,14 @@ from ...journal.errors import (
 )
 from ...journal.urls import DEFAULT_FOLDER, EmbeddedAddress, parse_store_url
 from ...objects.settings import Settings
+from ..bounds import COUNTED_MAX
 from ..orders import LONGEST_SECONDS
 from . import logs
 from .output import say_error, write_json
 from .values import as_json, to_json
 
+#: The largest count that is taken.
+COUNT_MAX: Final = COUNTED_MAX - 1
 NO_SERVER: Final = (
     "no server runs there; start one with `keylane dev module:app`, or name a store with --store or KEYLANE_REDIS_URL"
 )

@@ -700,7 +700,7 @@ async def test_a_blocking_client_decides_too(store_url: str) -> None:
         names = [await h.call(only_propose, KEY, "beside") for _ in range(3)]
 
         def decide() -> list[Any]:
-            with BlockingClient(h.client.store.url, namespace=h.namespace) as client:
+            with BlockingClient(h.runtime.store_url, namespace=h.namespace) as client:
                 assert [each.id for each in client.approvals("Order")] == names
                 said = [
                     client.delegate(names[0], by="ann", to="bob"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -144,3 +145,15 @@ async def test_a_span_may_begin_and_end_with_the_calendar(store: Store, store_ur
     done = await _audit(store, store_url, books, *span)
 
     assert (done.code, done.err) == (0, "")
+
+
+async def test_a_span_that_ends_before_it_begins_is_wrong_use(store: Store, store_url: str, tmp_path: Path) -> None:
+    """All that is known would lie outside, and books that differ would be called clean."""
+    await _paid(store, "a", "40.00")
+    books = tmp_path / "books.csv"
+    books.write_text("operation_id\n")
+    late, early = datetime.fromtimestamp(START_MS / 1000 + 60, UTC), datetime.fromtimestamp(START_MS / 1000 - 60, UTC)
+
+    done = await _audit(store, store_url, books, "--from", late.isoformat(), "--to", early.isoformat())
+
+    assert (done.code, "--from has to lie before --to" in done.err) == (2, True)

@@ -155,6 +155,9 @@ def test_a_bad_input_names_the_path_of_the_field(hosted: Deployment) -> None:
         (("inspect", "Nothing", "acme/one"), 1, "'Nothing'"),
         (("resume", f"Counter.0.{'0' * 32}", "--reason", "r", "--by", "b"), 1, "not paused"),
         (("resume", f"Counter.0.{'0' * 32}", "--reason", " ", "--by", "b"), 2, "--reason"),
+        (("restart", f"Counter.0.{'0' * 32}", "--keep", "9" * 20, "--reason", "r", "--by", "b"), 2, "--keep"),
+        (("alerts", "--limit", "9" * 20), 2, "--limit"),
+        (("reconcile", "show", "Counter", "acme/one", "\udcff"), 1, "lone surrogate"),
     ],
 )
 def test_a_no_and_a_wrong_use_have_codes_of_their_own_and_a_sentence(
@@ -476,6 +479,13 @@ def test_without_a_store_keylane_dev_is_named(shop: Path, command: tuple[str, ..
     assert done.code == 3
     assert "keylane dev" in done.err
     assert not (shop / ".keylane").exists()
+
+
+def test_a_file_is_no_store(shop: Path) -> None:
+    """Nobody runs a server on it, as on a folder that is not there."""
+    done = run("call", "Order", "acme/one", "double", "1", "--store", "embedded:shop.py", cwd=shop)
+
+    assert (done.code, "no server runs there" in done.err) == (3, True)
 
 
 def test_the_store_may_be_named_by_the_environment(hosted: Deployment, tmp_path: Path) -> None:

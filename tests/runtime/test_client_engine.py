@@ -159,12 +159,12 @@ async def test_what_one_client_awaits_in_turn_is_taken_in_in_turn(both: tuple[Cl
 
 
 @pytest.mark.anyio
-async def test_all_callers_together_add_up(both: tuple[Client, Client], store_url: str) -> None:
+async def test_all_callers_together_add_up(both: tuple[Client, Client], store_url: str, namespace: str) -> None:
     """Calls from inside, outside and a blocking client at once on one key: none is lost, none counts twice."""
     inside, outside = both
 
     def blocking(count: int) -> None:
-        with BlockingClient(store_url, namespace=outside.store.namespace) as client:
+        with BlockingClient(store_url, namespace=namespace) as client:
             for _ in range(count):
                 client.call(pay, KEY, Decimal(1), timeout=20)
 

@@ -461,7 +461,7 @@ async def test_a_client_without_await_does_the_same(h: Harness) -> None:
     handle = await unresolved(h, cheque)
 
     def settle() -> Any:
-        with BlockingClient(h.runtime.store_url, namespace=h.client.store.namespace) as client:
+        with BlockingClient(h.runtime.store_url, namespace=h.namespace) as client:
             (case,) = client.reconcile_list()
             handed = client.reconcile_hand_over("Order", case.key, case.operation_id, to="bea", **WHY)
             receipt = {"id": "paper", "amount": 7}
