@@ -52,7 +52,7 @@ _FOLD: Final = "fold=1"
 # The packer's own start size of 256 KiB makes the allocator map and unmap pages for each nested value.
 _BUFFER_BYTES: Final = 1024
 _AS_DATETIME: Final = 3
-_TOO_DEEP: Final = "it is nested too deeply, or contains itself"
+TOO_DEEP: Final = "it is nested too deeply, or contains itself"
 
 Plain = Callable[[object], object]
 
@@ -209,7 +209,7 @@ def _reason(error: Exception) -> str:
         case UnicodeEncodeError():
             return f"its text {LONE_SURROGATE}"
         case _ if _is_depth(error):
-            return _TOO_DEEP
+            return TOO_DEEP
         case _:
             return f"{type(error).__name__}: {error}"
 
@@ -233,7 +233,7 @@ def _garbage(data: object, error: Exception) -> Undecodable:
         case ExtraData():
             reason = "more bytes follow the value"
         case StackError():
-            reason = _TOO_DEEP
+            reason = TOO_DEEP
         case FormatError():
             reason = "no value begins with this byte"
         case UnicodeDecodeError():
@@ -271,7 +271,7 @@ def _reader(depth: int) -> Callable[[int, bytes], object]:
 
 def _array(data: bytes, depth: int) -> list[Any]:
     if depth == NESTED_EXTENSIONS_MAX:
-        raise Undecodable(_TOO_DEEP)
+        raise Undecodable(TOO_DEEP)
     value = unpackb(data, ext_hook=_READERS[depth + 1], strict_map_key=False, timestamp=_AS_DATETIME)
     if not isinstance(value, list):
         raise Undecodable("a tuple or set is not an array")

@@ -79,9 +79,9 @@ def key_text(name: bytes) -> str | None:
         return None
 
 
-def is_name(text: str) -> bool:
-    """Whether the text may name an object type or a handler."""
-    return _NAME.fullmatch(text) is not None
+def is_name(text: object) -> bool:
+    """Whether it is a text that may name an object type or a handler."""
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
 def partition_of(key_text: str, partitions: int) -> int:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, Final, cast
 
-from ..journal.codec import pack, unpack
+from ..journal.codec import TOO_DEEP, pack, unpack
 from ..journal.effects import DIGEST_BYTES
 from ..journal.errors import ApprovalUnfit, InvalidInput, InvalidKey, KeylaneError, PayloadTooLarge
 from ..journal.key import is_name
@@ -68,6 +68,8 @@ def draft(
         raise InvalidInput("action", "it is the name of an effect: a letter, then letters, digits and _ . -")
     if isinstance(quorum, bool) or not isinstance(quorum, int) or not 1 <= quorum <= QUORUM_MAX:  # pyright: ignore[reportUnnecessaryIsInstance] - what a user gives is not checked
         raise InvalidInput("quorum", f"it is a number from 1 to {QUORUM_MAX}")
+    if not isinstance(concurrent, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - what a user gives is not checked
+        raise InvalidInput("concurrent", "it is True or False")
     if not fields:
         why = "an approval of nothing in particular limits nothing: name what the effect has to have, as in amount=…"
         raise InvalidInput("fields", why)
@@ -86,7 +88,7 @@ def _packed(fields: Mapping[str, Any], what: str) -> bytes:
     for name, value in fields.items():
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - what a user gives is not checked
             raise InvalidInput(what, f"the name of a {what} is text, not {type(name).__name__}")
-        plain[name] = _plain(value, f"{what} {name}")
+        plain[name] = _as_read(value, f"{what} {name}")
     return pack(plain)
 
 
@@ -103,8 +105,20 @@ def _check_comparable(bound: bytes) -> None:
             raise InvalidInput(f"field {name}", "it has a NaN, which equals nothing that an effect could have")
 
 
+def _as_read(value: object, where: str) -> Any:
+    """Return a value as it comes back from the store.
+
+    Raises:
+        InvalidInput: It can't be written down.
+    """
+    try:
+        return _plain(value, where)
+    except RecursionError:
+        raise InvalidInput(where, TOO_DEEP) from None
+
+
 def _plain(value: object, where: str) -> Any:
-    """Return a value as it comes back from the store: each part written by its own type, and read as plain data."""
+    """Return each part of a value as it is written by its own type, and read as plain data."""
     match value:
         case dict():
             items = cast("dict[object, object]", value).items()
@@ -132,7 +146,7 @@ def digest_of(action: str, version: int, bound: Mapping[str, Any]) -> bytes:
 def as_proposed(action: str, version: int, fields: Mapping[str, Any], digest: str) -> bool:
     """Return whether fields are those that a digest was made of: somebody may have changed one since."""
     try:
-        plain = {name: _plain(value, f"field {name}") for name, value in fields.items()}
+        plain = {name: _as_read(value, f"field {name}") for name, value in fields.items()}
     except KeylaneError:
         return False
     return digest_of(action, version, plain).hex() == digest

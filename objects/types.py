@@ -288,7 +288,7 @@ def _adapter_of(form: Any, where: str, names: Mapping[str, Any] | None) -> TypeA
             parameter=where,
             remedy="define it before, and import it outside `if TYPE_CHECKING:`",
         ) from error
-    except (PydanticUserError, TypeError) as error:
+    except (PydanticUserError, TypeError, SyntaxError) as error:
         why = str(error).splitlines()[0].split(". ")[0]
         raise RegistrationError(
             f"the type of {where}, {form!r}, can't be written down ({why})",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..journal.key import parse_id
 from ..objects.types import boundary_of
 from .branching_context import BranchingContext
-from .orders import milliseconds
+from .orders import milliseconds, seconds_in
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -57,5 +57,5 @@ class CallingContext(BranchingContext):
             async with self.own.release_lane(expects=expects):
                 await self.sleep(duration)
             return
-        delay_ms = milliseconds(duration, "the duration")
+        delay_ms = milliseconds(seconds_in(duration, "the duration"), "the duration")
         await self.unbroken("sleep", self._messages.sleep(self.own, self._lane, self._invocation, delay_ms))

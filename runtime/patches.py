@@ -22,14 +22,15 @@ def has_patch(invocation: Invocation, name: str, *, is_replaying: bool) -> bool:
         is_replaying: Whether anything that was recorded lies ahead.
 
     Raises:
+        TypeError: The name is no text.
         PayloadTooLarge: The name is too long.
     """
+    if type(name) is not str or len(name) > SHORT_NAME:
+        check_name("patch", name)
     if name in invocation.patches or name in invocation.unmarked:
         return True
     if is_replaying:
         # Older code, which did not ask, has gone on from here.
         return False
-    if type(name) is not str or len(name) > SHORT_NAME:
-        check_name("patch", name)
     invocation.unmarked = (*invocation.unmarked, name)
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,9 @@ from ..journal.blobs import digest_of, is_reference, reference_to
 from ..journal.codec import REFERENCE_BYTES
 from ..journal.errors import Superseded, Suspended
 from .aside import leaving
+from .bounds import check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ..journal.batch import Operation
     from ..journal.place import Place
     from .context import ExclusiveContext
@@ -33,8 +33,12 @@ class LaneRelease:
     def __init__(self, ctx: ExclusiveContext, expects: Iterable[str]) -> None:
         if isinstance(expects, str):
             raise TypeError(f"expects= is a sequence of names, not the text {expects!r}: write expects=[{expects!r}]")
+        if not isinstance(expects, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - a user gives it
+            raise TypeError(f"expects= is a sequence of names, not {type(expects).__name__}")
         self._ctx = ctx
         self._names = tuple(expects)
+        for name in self._names:
+            check_name("state value", name)
         #: What each name is expected to be: what it was, or what the handler itself has written since.
         self.expected: dict[str, bytes | None] = {}
 

@@ -190,7 +190,8 @@ class StatefulContext(EffectingContext):
             raise ContextClosed("patched")
         if self._patches is None:
             self._patches = {}
-        answer = self._patches.get(name)
+        # What is no text may have no hash, and is refused with words.
+        answer = self._patches.get(name) if type(name) is str else None
         if answer is None:
             answer = self._patches[name] = has_patch(self._invocation, name, is_replaying=self.own.is_replaying)
         return answer

@@ -62,6 +62,14 @@ async def one_later() -> int:
     return 1
 
 
+def nested() -> Any:
+    """Return a list in a list in a list, deeper than Python goes by itself."""
+    value: Any = []
+    for _ in range(20_000):
+        value = [value]
+    return value
+
+
 #: A wrong use of ctx, and what its refusal says.
 WRONG: list[tuple[Case, str]] = [
     (lambda ctx: ctx.run("one", one, timeout=5), "takes a timedelta"),
@@ -73,9 +81,19 @@ WRONG: list[tuple[Case, str]] = [
     (lambda ctx: ctx.run(5, one), "name of a step is text"),
     (lambda ctx: ctx.get(5, int), "name of a state value is text"),
     (lambda ctx: ctx.sleep("5"), "number of seconds"),
+    (lambda ctx: ctx.sleep(None), "number of seconds"),
+    (lambda ctx: ctx.sleep(10**400), "between 0 and"),
+    (lambda ctx: ctx.sleep(1, release_lane=True, expects=5), "sequence of names, not int"),
+    (lambda ctx: ctx.sleep(1, release_lane=True, expects=[5]), "name of a state value is text"),
     (lambda ctx: ctx.sleep(math.nan), "between 0 and"),
     (lambda ctx: ctx.signal("go", str, timeout="5"), "number of seconds"),
     (lambda ctx: ctx.patched(5), "name of a patch is text"),
+    (lambda ctx: ctx.patched([]), "name of a patch is text"),
+    (lambda ctx: ctx.signal("go", "no type"), "can't be written down"),
+    (lambda ctx: ctx.propose(action=None, amount=1), "the name of an effect"),
+    (lambda ctx: ctx.propose(action="refund", amount=nested()), "nested too deeply"),
+    (lambda ctx: ctx.propose(action="refund", amount=1, notes={"why": nested()}), "nested too deeply"),
+    (lambda ctx: ctx.propose(action="refund", amount=1, concurrent="yes"), "True or False"),
     (lambda ctx: ctx.compensate(5, one), "name of a compensation is text"),
     (lambda ctx: ctx.compensate("one", one, timeout=5), "takes a timedelta"),
     (lambda ctx: ctx.call(5, KEY, "complete"), "not int"),
