@@ -126,7 +126,7 @@ class Submission:
     def _try_again(self, why: str) -> None:
         loop = asyncio.get_running_loop()
         left = self._deadline - loop.time()
-        if left <= 0:
+        if left <= 0 or self._store.is_closed:
             self._finish(StoreUnavailable(self._store.url, f"{why}; whether the request was taken in is unknown"))
             return
         self._timer = loop.call_later(min(self._delay, left), self._send)

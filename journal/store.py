@@ -87,6 +87,8 @@ class Store:
         self.answer_timeout_seconds = answer_timeout_seconds
         self.replicas = replicas
         self.is_severed = False
+        #: Whether nothing is sent any more, because whoever had opened it has left.
+        self.is_closed = False
         self.topology = self._topology(memory_limit_ratio)
         #: Sends one command to the server that has its key, and hands the reply to a function that must not raise.
         self.submit = self.topology.submit
@@ -129,6 +131,7 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the connections."""
+        self.is_closed = True
         await self._stack.aclose()
 
     def _space(self, type_name: str, number: int) -> PartitionSpace:

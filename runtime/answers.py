@@ -34,6 +34,8 @@ logger = logging.getLogger("keylane.client")
 FIRST_LOOK_SECONDS: Final = 0.05
 #: Looks of one process per second: with very many waits, each of them looks more rarely.
 LOOKS_PER_SECOND: Final = 2_000
+#: What a caller is told whose client is closed under it.
+CLOSED: Final = "the client was closed before its answer came; what was taken in of it goes on"
 #: A channel on which nobody has waited for so long is given up.
 CHANNEL_IDLE_SECONDS: Final = 60.0
 
@@ -114,7 +116,7 @@ class Answers:
         for wheel in (self.deadlines, self._looks, self._brooms):
             wheel.close()
         for watch in tuple(self._watches.values()):
-            self._fail(watch, CallError("the client was closed; the invocation goes on"))
+            self._fail(watch, CallError(CLOSED))
 
     def expect(self, space: PartitionSpace, raw_id: bytes) -> asyncio.Future[Ended]:
         """Begin to wait for the end of an invocation; `forget` has to be called in any case.
@@ -177,7 +179,7 @@ class Answers:
         watch = self._watches.get(raw_id)
         if watch is None:
             if self._is_closed:
-                raise CallError("the client was closed before its answer came; the invocation goes on")
+                raise CallError(CLOSED)
             watch = self._watches[raw_id] = Watch(space, raw_id)
             watch.slot = self._looks.add(watch, FIRST_LOOK_SECONDS)
             self._use(space.answer_channel)

@@ -277,15 +277,16 @@ class Client(SignalSender, ApprovalClient, EndingClient, Operating, EffectDesk, 
             CallError: The call was refused at once.
             StoreError: The store was away for too long, or refused.
         """
+        self._check_use()
         order = self._order(target, key, rest, idempotency_key)
         delay_ms = milliseconds(delay, "delay")
         if delay_ms and order.shared:
             raise CallError(f"{target} is shared: it leaves no history, so it can't be asked for later")
         space = await self._space(order)
-        self.store.memory_of(space).check()
+        self._store.memory_of(space).check()
         with self._spans.asking("send", order):
             request = order.request(RequestKind.SEND, new_invocation_id(), idempotency_key, self._id, delay_ms=delay_ms)
-            entry = await self.remote.put(space, request, Patience(None))
+            entry = await self._remote.put(space, request, Patience(None))
         invocation = InvocationId(space.type_name, space.number, request.invocation)
         return Handle(self, invocation, order.output, entry)
 
@@ -344,7 +345,7 @@ class Client(SignalSender, ApprovalClient, EndingClient, Operating, EffectDesk, 
             InvocationPaused: It waits for a person.
             CallError: It was refused.
         """
-        owner = await self._places.owner(invocation.type_name) if isinstance(ended, Paused) else ""
+        owner = await self._all_places.owner(invocation.type_name) if isinstance(ended, Paused) else ""
         return value_of(ended, output, str(invocation), owner)
 
     async def _answer_of(self, order: Order, idempotency_key: str | None, timeout: Timeout) -> Any:
@@ -358,11 +359,11 @@ class Client(SignalSender, ApprovalClient, EndingClient, Operating, EffectDesk, 
         space = await self._space(order, patience)
         if ended is None:
             if door is None and order.only_takes_in:
-                self.store.memory_of(space).check()
+                self._store.memory_of(space).check()
             request = order.request(RequestKind.CALL, raw_id, idempotency_key, self._id, again=door is not None)
-            ended = await self.remote.ask(space, request, patience)
+            ended = await self._remote.ask(space, request, patience)
         elif isinstance(ended, Replayed):
-            ended = await self.remote.follow(space, ended, patience)
+            ended = await self._remote.follow(space, ended, patience)
         return await self.output_of(ended, InvocationId(space.type_name, space.number, raw_id), order.output)
 
     def _order(self, target: Any, key: Key | str, rest: tuple[Any, ...], idempotency_key: str | None) -> Order:
@@ -376,14 +377,14 @@ class Client(SignalSender, ApprovalClient, EndingClient, Operating, EffectDesk, 
 
     async def _space(self, order: Order, patience: Patience | None = None) -> PartitionSpace:
         """Return the partition of a call; nothing is awaited for a type that is known."""
-        places = self._places
+        places = self._all_places
         space = places.known(order.object_name, order.key_text)
         if space is None:
             declared = (
-                (order.partitions or partitions_for(self.settings, self.store)) if order.output is not None else None
+                (order.partitions or partitions_for(self.settings, self._store)) if order.output is not None else None
             )
             learn = partial(places.learned, order.object_name, order.key_text, declared)
-            space = await self.remote.persist(learn, patience or Patience(None))
+            space = await self._remote.persist(learn, patience or Patience(None))
         return space
 
     async def _enter(

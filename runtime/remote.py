@@ -96,6 +96,8 @@ class Remote:
                     return await look()
                 except StoreUnavailable as error:
                     why = error.why or why
+                if self.store.is_closed:
+                    break
                 await anyio.sleep(LOOK_AGAIN_SECONDS)
         raise StoreUnavailable(self.store.url, f"{why}; nothing was asked of it")
 

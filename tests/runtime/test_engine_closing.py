@@ -198,6 +198,7 @@ async def test_a_caller_in_flight_is_told_when_the_runtime_closes(store_url: str
         call.cancel()
     assert not pending
     assert all(isinstance(call.exception(), KeylaneError) for call in done)
+    assert all("what was taken in of it goes on" in str(call.exception()) for call in done)
 
 
 @pytest.mark.parametrize("handler", [swallow_everything, fail_for_good_at_everything])

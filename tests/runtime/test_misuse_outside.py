@@ -13,9 +13,20 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from keylane import Client, InvalidInput, ObjectContext, RegistrationError, Runtime, StoreError, VirtualObject
+from keylane import (
+    CallError,
+    Client,
+    InvalidInput,
+    ObjectContext,
+    RegistrationError,
+    Runtime,
+    StoreError,
+    StoreUnavailable,
+    VirtualObject,
+)
 from keylane.journal.embedded import EmbeddedStore
 from keylane.testing import harness
+from tests.faults.harness import StoreServer
 
 pytestmark = pytest.mark.anyio
 
@@ -91,6 +102,23 @@ async def test_a_client_is_opened_once(store_url: str, namespace: str) -> None:
             await client.__aenter__()
     with pytest.raises(StoreError, match="make another one"):
         await client.__aenter__()
+
+
+@pytest.mark.parametrize("use", [USES[0], USES[1], USES[5], USES[11]])
+async def test_who_waits_for_the_store_is_told_when_the_client_is_closed(use: Use) -> None:
+    """At once: nobody would ever send what they have asked for, and whether it was taken in is not claimed."""
+    with StoreServer() as server:
+        async with Runtime(thing, store=server.url):
+            client = Client(server.url)
+            async with client:
+                assert await client.call(one, KEY) == 1
+                server.stop()
+                waiting = asyncio.ensure_future(use(client))
+                for _ in range(5):
+                    await asyncio.sleep(0)
+            server.go_on()
+            with anyio.fail_after(AT_ONCE_SECONDS), pytest.raises((CallError, StoreUnavailable)):
+                await waiting
 
 
 #: What takes an object type, and is given something else.
