@@ -38,6 +38,8 @@ class Replicated:
     replicas: int
 
     def __post_init__(self) -> None:
+        if type(self.replicas) is not int:
+            raise TypeError(f"Replicated takes a whole number of replicas, not {self.replicas!r}")
         if self.replicas < 1:
             raise ValueError(f"Replicated({self.replicas}) promises nothing: the smallest is Replicated(1)")
 

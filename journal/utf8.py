@@ -14,3 +14,8 @@ def utf8_bytes(text: str) -> int | None:
         return len(text.encode())
     except UnicodeEncodeError:
         return None
+
+
+def is_text(given: object) -> bool:
+    """Return whether it is text that UTF-8 can carry."""
+    return isinstance(given, str) and utf8_bytes(given) is not None

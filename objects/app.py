@@ -42,7 +42,7 @@ class App:
         receivers: Iterable[Receiver] = (),
         settings: Settings | None = None,
     ) -> None:
-        listed = [objects] if isinstance(objects, VirtualObject) else list(objects)
+        listed = [objects] if isinstance(objects, VirtualObject) else _listed(objects, "objects", "VirtualObjects")
         hosted: dict[str, VirtualObject] = {}
         for item in listed:
             _check_object(item)
@@ -83,10 +83,16 @@ class App:
         return self.objects[name]
 
 
+def _listed(given: Iterable[Any], parameter: str, what: str) -> list[Any]:
+    if not isinstance(cast("object", given), Iterable):
+        raise RegistrationError(f"{parameter} is {given!r}", parameter=parameter, remedy=f"list {what}")
+    return list(given)
+
+
 def _receivers(objects: Iterable[VirtualObject], named: Iterable[Receiver]) -> dict[str, Receiver]:
     receivers: dict[str, Receiver] = {}
     asked = [effect.receiver for each in objects for effect in each.effects.values()]
-    for each in [*named, *asked]:
+    for each in [*_listed(named, "receivers", "Receivers"), *asked]:
         if not isinstance(cast("object", each), Receiver):
             raise RegistrationError(f"{each!r} is no receiver", parameter="receivers", remedy="list Receivers")
         if receivers.setdefault(each.name, each) is not each:

@@ -43,9 +43,10 @@ class RetryPolicy:
         nothing = timedelta(0)
         _require(self.first >= nothing, "first", self.first, "a pause of zero or more")
         _require(self.cap >= self.first, "cap", self.cap, "at least as much as first")
-        _require(self.factor >= 1, "factor", self.factor, "1 or more")
-        _require(1 <= self.attempts <= _ATTEMPTS_MAX, "attempts", self.attempts, f"1 to {_ATTEMPTS_MAX:,}")
-        _require(0 <= self.jitter <= 1, "jitter", self.jitter, "from 0 to 1")
+        _require(_is_number(self.factor) and self.factor >= 1, "factor", self.factor, "1 or more")
+        is_count = type(self.attempts) is int and 1 <= self.attempts <= _ATTEMPTS_MAX
+        _require(is_count, "attempts", self.attempts, f"1 to {_ATTEMPTS_MAX:,}")
+        _require(_is_number(self.jitter) and 0 <= self.jitter <= 1, "jitter", self.jitter, "from 0 to 1")
         _require(self.then in ("pause", "fail"), "then", self.then, '"pause" or "fail"')
 
     def is_spent(self, attempt: int) -> bool:
@@ -72,6 +73,10 @@ class RetryPolicy:
 
 def _is_time(value: object) -> bool:
     return isinstance(value, timedelta)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
 
 
 def _require(holds: bool, name: str, value: object, remedy: str) -> None:  # noqa: FBT001  the condition is the subject

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin
 
 from ..journal.errors import RegistrationError
 from ..journal.key import is_name
+from ..journal.utf8 import is_text
 from .recovery import contract_under, may_ever_count, may_ever_resend
 from .signature import lookup_forms, takes
 
@@ -44,16 +45,21 @@ def check_receiver(receiver: Receiver) -> None:
     """
     what = f"Receiver({receiver.name!r})"
     _require(is_name(receiver.name), f"{receiver.name!r} can't name a receiver", "name", _NAME_REMEDY)
-    has_owner = isinstance(cast("object", receiver.owner), str) and bool(receiver.owner.strip())
+    has_owner = is_text(receiver.owner) and bool(receiver.owner.strip())
     _require(has_owner, f"{what} has no owner", "owner", "name the team that settles by hand what stays unknown there")
     _check_choices(what, receiver)
     _check_spans(what, receiver)
     _check_lookup(what, receiver)
-    fits = ID_LIMIT_MIN <= receiver.id_limit <= ID_LIMIT_MAX
+    has_retention = isinstance(getattr(receiver.deduplicates, "retention", None), timedelta)
+    remedy = "write Deduplicates(retention=timedelta(…)), or leave it out"
+    fits = receiver.deduplicates is None or has_retention
+    _require(fits, f"{what}: deduplicates is {receiver.deduplicates!r}", "deduplicates", remedy)
+    _require(is_text(receiver.runbook), f"{what}: runbook is {receiver.runbook!r}", "runbook", "it must be text")
+    fits = type(receiver.id_limit) is int and ID_LIMIT_MIN <= receiver.id_limit <= ID_LIMIT_MAX
     remedy = (
         f"use {ID_LIMIT_MIN} to {ID_LIMIT_MAX:,}: a longer operation id is hashed, and a shorter hash is not unique"
     )
-    _require(fits, f"{what}: id_limit is {receiver.id_limit}", "id_limit", remedy)
+    _require(fits, f"{what}: id_limit is {receiver.id_limit!r}", "id_limit", remedy)
 
 
 def check_effect(effect: Effect[Any, Any]) -> None:

@@ -233,7 +233,7 @@ class Receiver:
                 timeout=timeout,
                 recheck=recheck,
                 compensate_with=compensate_with,
-                on_unknown=on_unknown or ("settle" if self.can_settle else "ask"),
+                on_unknown=("settle" if self.can_settle else "ask") if on_unknown is None else on_unknown,
             )
             check_effect(effect)
             self._effects[name] = cast("Effect[Any, Any]", effect)

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from ..journal.errors import InvalidOutput, RegistrationError, UnknownHandler
 from ..journal.key import is_name
+from ..journal.utf8 import is_text
 from .approvals import Proposal
 from .handler import (
     CHECKPOINTS,
@@ -25,9 +26,12 @@ from .types import Boundary, make_boundary
 from .validator import validator_of
 
 PARTITIONS_MAX: Final = 16_384
+#: Bytes of UTF-8 that the name of a state value may have.
+STATE_NAME_LIMIT_BYTES: Final = 256
+_COUNT_MAX: Final = 2**31 - 1
 _IDEMPOTENCY_RETENTION_MAX: Final = timedelta(days=400)
 _NAME_REMEDY: Final = "a name begins with a letter and has at most 64 letters, digits and _ . -"
-_COUNT_REMEDY: Final = "it must be 1 or more"
+_COUNT_REMEDY: Final = f"it must be 1 or more, and at most {_COUNT_MAX:,}"
 
 
 #: Brings an object's state, plain values by name, from an older version to the newest one.
@@ -80,7 +84,8 @@ class VirtualObject:
     ) -> None:
         what = f"VirtualObject({name!r})"
         _require(is_name(name), f"{name!r} can't name an object type", "name", _NAME_REMEDY)
-        _require(bool(owner.strip()), f"{what} has no owner", "owner", "name the team that answers for stuck work")
+        has_owner = is_text(owner) and bool(owner.strip())
+        _require(has_owner, f"{what} has no owner", "owner", "name the team that answers for stuck work")
         bounds = f"use 1 to {PARTITIONS_MAX:,}"
         are_bounded = partitions is None or (_is_count(partitions) and partitions <= PARTITIONS_MAX)
         _require(are_bounded, f"{what}: partitions is {partitions!r}", "partitions", bounds)
@@ -101,7 +106,9 @@ class VirtualObject:
         self.idempotency_retention: Final = idempotency_retention
         self.state_version: Final = state_version
         self.migrate: Final = migrate
-        self.state: Final[Mapping[str, Boundary[Any]]] = MappingProxyType(_boundaries(what, state or {}))
+        self.state: Final[Mapping[str, Boundary[Any]]] = MappingProxyType(
+            _boundaries(what, {} if state is None else state)
+        )
         self.effects: Final[Mapping[tuple[str, str], Effect[Any, Any]]] = MappingProxyType(_effects(what, effects))
         self.may_approve: Final = may_approve
         self._versions: dict[tuple[str, int], Handler[Any, Any]] = {}
@@ -205,7 +212,13 @@ def _check_migration(what: str, state_version: int, migrate: Migrate | None) -> 
 
 def _boundaries(what: str, forms: Mapping[str, Any]) -> dict[str, Boundary[Any]]:
     boundaries: dict[str, Boundary[Any]] = {}
+    are_named = isinstance(cast("object", forms), Mapping)
+    _require(are_named, f"{what}: state is {forms!r}", "state", 'write the types by name, as in {"status": str}')
     for name, form in forms.items():
+        remedy = f"a name is text of at most {STATE_NAME_LIMIT_BYTES} bytes"
+        is_named = isinstance(cast("object", name), str)
+        fits = is_named and len(name.encode(errors="surrogatepass")) <= STATE_NAME_LIMIT_BYTES
+        _require(fits, f"{what}: {name!r} can't name a state value", "state", remedy)
         try:
             boundaries[name] = make_boundary(form, where=f"state {name}", refusal=InvalidOutput)
         except RegistrationError as error:
@@ -215,6 +228,8 @@ def _boundaries(what: str, forms: Mapping[str, Any]) -> dict[str, Boundary[Any]]
 
 def _effects(what: str, listed: Iterable[object]) -> dict[tuple[str, str], Effect[Any, Any]]:
     effects: dict[tuple[str, str], Effect[Any, Any]] = {}
+    remedy = 'list what `@receiver.effect("name")` returns'
+    _require(isinstance(cast("object", listed), Iterable), f"{what}: effects is {listed!r}", "effects", remedy)
     waiting = list(listed)
     for each in waiting:
         remedy = 'list what `@receiver.effect("name")` returns'
@@ -249,7 +264,7 @@ def _check_retention(what: str, retention: object) -> None:
 
 
 def _is_count(number: object) -> bool:
-    return isinstance(number, int) and number >= 1
+    return type(number) is int and 1 <= number <= _COUNT_MAX
 
 
 def _require(holds: bool, what: str, parameter: str, remedy: str) -> None:  # noqa: FBT001  the condition is the subject

@@ -5,6 +5,7 @@ from __future__ import annotations
 import reprlib
 import traceback
 from dataclasses import replace
+from enum import Enum
 from typing import cast
 
 from ..journal import codec
@@ -46,7 +47,7 @@ def failure_of(error: BaseException, details_limit_bytes: int = DETAILS_LIMIT_BY
 
 
 def _message(error: BaseException) -> str:
-    text = error.message if isinstance(error, KeylaneError) else _spelled(error)
+    text = _spelled(error)
     text = "\n".join((text, *map(str, getattr(error, "__notes__", ()))))
     left_out = len(text) - MESSAGE_LIMIT_CHARACTERS
     return text if left_out <= 0 else f"{text[:MESSAGE_LIMIT_CHARACTERS]}… ({left_out} more characters)"
@@ -54,6 +55,8 @@ def _message(error: BaseException) -> str:
 
 def _spelled(error: BaseException) -> str:
     try:
+        if isinstance(error, KeylaneError):
+            return error.message
         return _with_first(error, str(error)) or type(error).__name__
     except Exception:  # noqa: BLE001, the text is user code
         return "its text can't be made"
@@ -95,11 +98,18 @@ def failure_with_fields(error: TerminalError) -> Failure:
 def _code(error: BaseException) -> str:
     match error:
         case TerminalError() | InvocationFailed():
-            return error.code
+            return _word(error.code)
         case KeylaneError():
             return code_of(error)
         case _:
             return "error"
+
+
+def _word(code: object) -> str:
+    """Return a code as the word that it stands for: of a member of an enum, its value."""
+    plain: object = code.value if isinstance(code, Enum) else code
+    word = plain if isinstance(plain, str) else reprlib.repr(plain)
+    return word[:MESSAGE_LIMIT_CHARACTERS]
 
 
 def _packed_details(details: object, limit_bytes: int) -> bytes:

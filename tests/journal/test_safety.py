@@ -277,3 +277,10 @@ def test_replies_are_read_from_bytes_and_from_text() -> None:
     assert parse_info("redis_version:7.0.1\r\n") == {"redis_version": "7.0.1"}
     assert parse_config([b"save", b"60 1"]) == parse_config({"save": "60 1"}) == {"save": "60 1"}
     assert facts_of({}, None).version_numbers == (0,)
+
+
+@pytest.mark.parametrize("replicas", [0, -1, 1.5, float("nan"), "1", True, None])
+def test_what_is_no_number_of_replicas_is_refused(replicas: Any) -> None:
+    """A promise that could be met by nothing, or never."""
+    with pytest.raises((TypeError, ValueError), match="Replicated"):
+        Replicated(replicas)

@@ -99,6 +99,7 @@ def test_settings_given_later_win() -> None:
         ([order, 7], "7 is no object type: list VirtualObjects"),
         ([refund], "list the VirtualObject 'Order'; its handlers come with it"),
         (["Order"], "'Order' is no object type"),
+        (None, "objects is None: list VirtualObjects"),
     ],
 )
 def test_what_cannot_be_hosted_is_refused(objects: Any, words: str) -> None:

@@ -73,6 +73,9 @@ HOUR = timedelta(hours=1)
         ({"name": "9lives"}, "name", "'9lives' can't name a receiver"),
         ({"owner": " "}, "owner", "has no owner: name the team that settles by hand"),
         ({"owner": None}, "owner", "has no owner"),
+        ({"runbook": 5}, "runbook", "runbook is 5: it must be text"),
+        ({"deduplicates": HOUR}, "deduplicates", "write Deduplicates(retention="),
+        ({"id_limit": "200"}, "id_limit", "id_limit is '200': use 32 to"),
         ({"lookup_lag": -HOUR}, "lookup_lag", "lookup_lag is -1 day, 23:00:00: use a timedelta, zero or more"),
         ({"lookup_lag": timedelta(days=31)}, "lookup_lag", "at most 30 days"),
         ({"in_flight": timedelta(days=31)}, "in_flight", "at most 30 days"),
@@ -136,6 +139,7 @@ async def three(operation_id: str, params: Terms, more: int) -> Receipt | None: 
             "takes Terms, and refund, which undoes it, int: an effect is undone with the parameters",
         ),
         (lambda: declared(receiver(), on_unknown="retry"), "on_unknown", "it must be 'settle' or 'ask'"),
+        (lambda: declared(receiver(), on_unknown=""), "on_unknown", "it must be 'settle' or 'ask'"),
         (
             lambda: declared(bare(), on_unknown="settle"),
             "on_unknown",

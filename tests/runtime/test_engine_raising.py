@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from datetime import timedelta
+from enum import Enum
 from typing import Any
 
 import anyio
@@ -115,6 +116,44 @@ async def leave_cancelled(ctx: ObjectContext) -> str:
 @rough.handler
 async def fail_at_length(ctx: ObjectContext) -> None:
     raise TerminalError("x" * 5_000_000, details={"text": "y" * 5_000_000})
+
+
+class Reason(Enum):
+    """Codes as a service has them."""
+
+    DECLINED = "card-declined"
+
+
+#: Codes that are no text, and the words that they come to.
+CODES: dict[str, tuple[Any, str]] = {
+    "enum": (Reason.DECLINED, "card-declined"),
+    "status": (402, "402"),
+    "other": (object, "<class 'object'>"),
+}
+
+
+@rough.handler
+async def fail_with_code(ctx: ObjectContext, code: str) -> None:
+    raise TerminalError("no", code=CODES[code][0])
+
+
+def _decline(code: str) -> None:
+    raise TerminalError("no", code=CODES[code][0])
+
+
+@rough.handler
+async def fail_in_a_step(ctx: ObjectContext, code: str) -> None:
+    await ctx.run("decline", _decline, code)
+
+
+@rough.shared
+async def read_with_code(ctx: SharedContext, code: str) -> None:
+    raise TerminalError("no", code=CODES[code][0])
+
+
+@rough.handler
+async def fail_without_words(ctx: ObjectContext) -> None:
+    raise TerminalError(Mute())  # pyright: ignore[reportArgumentType] - as a careless user does
 
 
 @rough.handler
@@ -276,6 +315,23 @@ async def test_an_error_is_recorded_in_bounds(store_url: str, namespace: str) ->
             await runtime.client.call(fail_at_length, "acme/a")
     assert len(caught.value.message) < 20_000
     assert "left out" in str(caught.value.details)
+
+
+@pytest.mark.parametrize("handler", [fail_with_code, fail_in_a_step, read_with_code])
+async def test_a_code_that_is_no_text_is_told_as_a_word(store_url: str, namespace: str, handler: Any) -> None:
+    """Of an enum's member its value: nothing that an error says of itself keeps it from being recorded."""
+    async with Runtime([rough], store=store_url, namespace=namespace) as runtime:
+        for code, (_, word) in CODES.items():
+            with pytest.raises(InvocationFailed) as caught:
+                await runtime.client.call(handler, "acme/a", code, timeout=10)
+            assert (caught.value.message, caught.value.code) == ("no", word)
+
+
+async def test_a_terminal_error_without_words_ends_its_invocation(store_url: str, namespace: str) -> None:
+    """As any other error whose text can't be made."""
+    async with Runtime([rough], store=store_url, namespace=namespace) as runtime:
+        with pytest.raises(InvocationFailed, match="its text can't be made"):
+            await runtime.client.call(fail_without_words, "acme/a", timeout=10)
 
 
 @pytest.mark.parametrize("handler", [pause_in_group, swallow_the_pause])
