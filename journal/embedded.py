@@ -15,10 +15,12 @@ still writing there, also one whose starter died before it could write the endpo
 
 import importlib
 import importlib.util
+import logging
 import os
 import platform
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -43,6 +45,8 @@ from .endpoint import (
 )
 from .errors import StoreError, StoreUnavailable
 from .urls import DEFAULT_FOLDER
+
+logger = logging.getLogger("keylane.store")
 
 __all__ = ["EmbeddedStore", "Part", "find_endpoint"]
 
@@ -176,6 +180,15 @@ class EmbeddedStore:
                 raise self._unavailable(f"its server ended with {process.returncode}: {self._last_words()}")
             await anyio.sleep(POLL_SECONDS)
         self._announce(Endpoint(socket_path, process.pid), Part.STARTED)
+        # A thread, since whoever opens the store may do so in a loop that ends before it.
+        threading.Thread(target=self._tell_of_its_end, args=(process,), daemon=True).start()
+
+    def _tell_of_its_end(self, process: subprocess.Popen[bytes]) -> None:
+        """Say why the server has ended that nobody has stopped, such as for a full disk: callers only see it gone."""
+        code = process.wait()
+        if self._endpoint is not None:
+            words = "the server of %s has ended with %s: %s; put that right, and start again what has opened the store"
+            logger.error(words, f"embedded:{self.folder}", code, self._last_words())
 
     def _spawn(self, binary: str | os.PathLike[str], socket_path: str) -> subprocess.Popen[bytes]:
         data = self._data_lock.descriptor

@@ -22,6 +22,7 @@ from keylane.journal.embedded import EmbeddedStore, FileLock, Part, bundled_bina
 from keylane.journal.endpoint import Endpoint, read_endpoint, sight, usual_socket, write_endpoint
 from keylane.journal.errors import StoreError, StoreUnavailable
 from keylane.journal.safety import parse_config
+from tests.faults.harness import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -407,6 +408,18 @@ async def test_leaving_is_quiet_when_the_server_has_died_already(folder: Path) -
         until_gone(folder)
 
     assert not (folder / "endpoint").exists()
+
+
+async def test_it_is_said_why_a_server_has_ended(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Such as for a full disk, of which callers only see that nobody answers; an end that was asked for is none."""
+    async with EmbeddedStore(folder):
+        os.kill(server_pid(folder), signal.SIGTERM)
+        await eventually(lambda: bool(caplog.records), "the end is told")
+    async with EmbeddedStore(folder):
+        pass
+    (said,) = caplog.messages
+    assert f"the server of embedded:{folder} has ended with 0" in said
+    assert "start again" in said
 
 
 async def test_an_interrupt_at_the_terminal_does_not_reach_the_server(folder: Path) -> None:
