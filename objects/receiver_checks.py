@@ -9,7 +9,7 @@ from ..journal.errors import RegistrationError
 from ..journal.key import is_name
 from ..journal.utf8 import is_text
 from .recovery import contract_under, may_ever_count, may_ever_resend
-from .signature import lookup_forms, takes
+from .signature import first_form, lookup_forms, takes
 
 if TYPE_CHECKING:
     from .receivers import Effect, Receiver
@@ -76,7 +76,7 @@ def check_effect(effect: Effect[Any, Any]) -> None:
     shown = f"{what}: a call may take {effect.timeout}, and in_flight is {effect.in_flight}"
     remedy = "a call that has not ended can still take effect: raise in_flight of the receiver, or lower timeout"
     _require(effect.in_flight >= effect.timeout, shown, "in_flight", remedy)
-    _check_recheck(what, effect.recheck)
+    _check_recheck(what, effect)
     _check_compensation(what, effect)
     _check_settling(what, effect)
     _check_lookup_types(what, effect)
@@ -144,9 +144,15 @@ def _check_lookup(what: str, receiver: Receiver) -> None:
     _require(takes(receiver.lookup, 2), f"{what}: {receiver.lookup!r} can't be its lookup", "lookup", remedy)
 
 
-def _check_recheck(what: str, recheck: object) -> None:
+def _check_recheck(what: str, effect: Effect[Any, Any]) -> None:
+    recheck = effect.recheck
+    if recheck is None:
+        return
     remedy = "write async def recheck(params: Params), which returns the facts, or raises a TerminalError"
-    _require(recheck is None or takes(recheck, 1), f"{what}: {recheck!r} can't be its recheck", "recheck", remedy)
+    _require(takes(recheck, 1), f"{what}: {recheck!r} can't be its recheck", "recheck", remedy)
+    taken, params = first_form(recheck), effect.params.form
+    shown = f"{what} takes {_shown(params)}, and its recheck {_shown(taken)}"
+    _require(_includes(taken, params), shown, "recheck", "a recheck gets the parameters of the effect")
 
 
 def _check_compensation(what: str, effect: Effect[Any, Any]) -> None:

@@ -152,7 +152,7 @@ class Receiver:
         *,
         owner: str,
         deduplicates: Deduplicates | None = None,
-        lookup: Callable[..., Coroutine[Any, Any, Any]] | None = None,
+        lookup: Callable[[str, Any], Coroutine[Any, Any, Any]] | None = None,
         lookup_lag: timedelta = timedelta(0),
         lookup_retention: timedelta | None = None,
         absent_means: AbsentMeans = "unknown",

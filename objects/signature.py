@@ -96,6 +96,20 @@ def lookup_forms(function: Callable[..., Any]) -> tuple[Any, Any]:
     return forms[0], forms[1]
 
 
+def first_form(function: Callable[..., Any]) -> Any:
+    """Return what the first argument of a function is annotated as; `Any` where it is not annotated.
+
+    Raises:
+        RegistrationError: The annotation can't be resolved.
+    """
+    plain = _function_of(function)
+    if plain is None:
+        return Any
+    annotations = _Annotations.around(plain)
+    named = [each.name for each in inspect.signature(function).parameters.values() if each.kind in _POSITIONAL]
+    return annotations.form(named[0], "") if named and named[0] in annotations.raw else Any
+
+
 _EFFECT_PARAMETERS: Final = 2
 
 

@@ -49,6 +49,10 @@ async def send_number(operation_id: str, params: int) -> Receipt:
     return Receipt(operation_id)
 
 
+async def look_at_number(params: int) -> int:
+    return params
+
+
 async def give_number(operation_id: str, params: Terms) -> int:
     return params.cents
 
@@ -132,6 +136,7 @@ async def three(operation_id: str, params: Terms, more: int) -> Receipt | None: 
             "a call may take 0:00:30, and in_flight is 0:00:20: a call that has not ended can still take effect",
         ),
         (lambda: declared(receiver(), recheck=send), "recheck", "write async def recheck(params"),
+        (lambda: declared(receiver(), recheck=look_at_number), "recheck", "takes Terms, and its recheck int"),
         (lambda: declared(receiver(), compensate_with="cancel"), "compensate_with", "'cancel' is no effect"),
         (
             lambda: declared(receiver(), compensate_with=declared(receiver("other", lookup=None), send_number)),

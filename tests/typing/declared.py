@@ -124,8 +124,13 @@ async def find_payment(operation_id: str, params: Ask) -> Done | None:
     return None
 
 
+async def find_by_number(number: int, params: Ask) -> Done | None:
+    return None
+
+
 payments = Receiver("payments", owner="payments-oncall", lookup=find_payment, absent_means="not_done")
 Receiver("payments")  # type: ignore[call-arg]  # E a receiver without an owner
+Receiver("payments", owner="me", lookup=find_by_number)  # type: ignore[arg-type]  # E an operation id is text
 Receiver("payments", owner="me", absent_means="nothing")  # type: ignore[arg-type]  # E no such meaning
 Receiver("payments", owner="me", deduplicates=timedelta(days=1))  # type: ignore[arg-type]  # E it says how long and what
 Receiver("payments", owner="me", deduplicates=Deduplicates(timedelta(days=1)), in_flight=timedelta(minutes=2))
