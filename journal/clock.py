@@ -18,6 +18,24 @@ from .types_registry import read_types
 
 KEYS_AT_ONCE = 1_000
 _MILLISECOND = timedelta(milliseconds=1)
+#: Further than anything falls due.
+SHIFT_MAX = timedelta(days=40_000)
+
+
+def shift_ms(by: timedelta) -> int:
+    """Return how far time goes forward, in milliseconds.
+
+    Raises:
+        TypeError: It is no timedelta.
+        ValueError: It is negative, since time never goes back, or so long that no calendar has the end of it.
+    """
+    if not isinstance(by, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance] - a test gives it
+        raise TypeError(f"by is {by!r}; it takes a timedelta, such as timedelta(days=1)")
+    if by < timedelta(0):
+        raise ValueError(f"time never goes back, and {by} would take it there")
+    if by > SHIFT_MAX:
+        raise ValueError(f"by is {by}: it has to be at most {SHIFT_MAX.days:,} days")
+    return by // _MILLISECOND
 
 
 async def shift_clock(store: Store, by: timedelta) -> None:
@@ -31,13 +49,12 @@ async def shift_clock(store: Store, by: timedelta) -> None:
         by: How far. Shifts add up.
 
     Raises:
-        ValueError: `by` is negative; a partition's time never goes back.
+        TypeError: `by` is no timedelta.
+        ValueError: `by` is negative, or more than 40,000 days.
         StoreUnavailable: The store is away; how much of it was done is unknown.
         WrongKeyType: A foreign key stands where the owner of a partition belongs.
     """
-    by_ms = by // _MILLISECOND
-    if by_ms < 0:
-        raise ValueError(f"a partition's time never goes back, and {by} would take it there")
+    by_ms = shift_ms(by)
     types = await read_types(store)
     spaces = [store.space(name, number) for name, count in types.items() for number in range(count)]
     # In this order: what is written in between keeps all of its time, as if it came after the shift.

@@ -8,6 +8,7 @@ What a real kill has no time for runs here still: the `finally` of a handler tha
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -113,7 +114,9 @@ async def crashes(
     Raises:
         TimeoutError: A run did not end in time.
         AssertionError: The scenario makes more calls than `points_max`.
+        ValueError: What is asked for would crash nowhere, or end no run.
     """
+    _check_plan(moments, points_max, run_seconds)
     async with contextlib.AsyncExitStack() as stack:
         store_url = await stack.enter_async_context(opened_store(store))
 
@@ -131,6 +134,16 @@ async def crashes(
                 yield crash
             else:
                 raise AssertionError(f"the scenario makes more than {points_max} calls: raise `points_max`")
+
+
+def _check_plan(moments: Sequence[Moment], points_max: int, run_seconds: float) -> None:
+    """Refuse what would try no crash at all, and let each assertion hold."""
+    if isinstance(moments, str) or not moments or not set(moments) <= set(MOMENTS):
+        raise ValueError(f"moments is {moments!r}: write a list of 'before', 'after' or both")
+    if type(points_max) is not int or points_max < 1:
+        raise ValueError(f"points_max is {points_max!r}: it has to be a whole number, 1 or more")
+    if not 0 < run_seconds < math.inf:
+        raise ValueError(f"run_seconds is {run_seconds!r}: it has to be a time that lies ahead")
 
 
 async def _run(harness: CrashingHarness, scenario: Scenario[Returned]) -> Crash[Returned]:

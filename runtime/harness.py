@@ -81,7 +81,10 @@ class Harness:
 
         Raises:
             StoreError: The store can't be used.
+            RuntimeError: It is open already.
         """
+        if self._subject is not None:
+            raise RuntimeError("this harness is open already: make another one")
         await self._stack.__aenter__()
         try:
             store_url = await self._stack.enter_async_context(opened_store(self._store))
@@ -152,7 +155,8 @@ class Harness:
             by: How much.
 
         Raises:
-            ValueError: `by` is negative; time never goes back.
+            TypeError: `by` is no timedelta.
+            ValueError: `by` is negative, since time never goes back, or more than 40,000 days.
             NotSettled: More than 10,000 times something fell due on the way.
         """
         await self._open_time.advance(by)

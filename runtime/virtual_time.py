@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from ..journal.clock import shift_clock
+from ..journal.clock import shift_clock, shift_ms
 from ..journal.errors import StoreUnavailable
 from .idle import StillRunning
 
@@ -148,12 +148,11 @@ class VirtualTime:
         """Let time pass; what falls due on the way runs at its own time.
 
         Raises:
-            ValueError: `by` is negative.
+            TypeError: `by` is no timedelta.
+            ValueError: `by` is negative, or more than 40,000 days.
             NotSettled: Something falls due again and again.
         """
-        left_ms = by // timedelta(milliseconds=1)
-        if left_ms < 0:
-            raise ValueError(f"time never goes back, and {by} would take it there")
+        left_ms = shift_ms(by)
         async with self._moving:
             for _ in range(STOPS_MAX):
                 next_ms = await self._next_stop()

@@ -79,7 +79,8 @@ async def shift_clock(runtime: Runtime | Client, by: timedelta) -> None:
         by: How far; shifts add up.
 
     Raises:
-        ValueError: `by` is negative; time never goes back.
+        TypeError: `by` is no timedelta.
+        ValueError: `by` is negative, since time never goes back, or more than 40,000 days.
         StoreUnavailable: The store is away.
     """
     client = runtime.client if isinstance(runtime, Runtime) else runtime

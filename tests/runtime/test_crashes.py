@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -138,6 +139,24 @@ async def test_what_a_scenario_raises_is_handed_over_with_the_place_of_the_crash
         with pytest.raises(Exception, match="no") as raised:
             run.result()
         assert raised.value.__notes__ == [f"the worker was killed {run.point}"]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"moments": ()},
+        {"moments": "before"},
+        {"moments": ("never",)},
+        {"points_max": 0},
+        {"points_max": "3"},
+        {"run_seconds": 0},
+        {"run_seconds": float("nan")},
+    ],
+)
+async def test_a_plan_that_crashes_nowhere_is_refused(store_url: str, plan: dict[str, Any]) -> None:
+    """Each assertion would hold, of no crash at all."""
+    with pytest.raises(ValueError, match=next(iter(plan))):
+        _ = [run async for run in crashes([order, customer], scenario, store=store_url, **plan)]
 
 
 async def test_a_scenario_that_calls_the_store_without_end_is_given_up(store_url: str) -> None:

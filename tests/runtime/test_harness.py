@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from datetime import datetime, timedelta
+from typing import Any
 
 import anyio
 import pytest
@@ -29,7 +30,7 @@ from keylane.journal.object_description import What
 from keylane.journal.scan import scan
 from keylane.journal.standing import Status
 from keylane.journal.store import Store
-from keylane.testing import Force, Harness, NotSettled, harness
+from keylane.testing import Force, Harness, NotSettled, harness, shift_clock
 
 pytestmark = pytest.mark.anyio
 
@@ -386,6 +387,29 @@ async def test_time_does_not_go_back(h: Harness) -> None:
     async with h:
         with pytest.raises(ValueError, match="never goes back"):
             await h.advance(timedelta(seconds=-1))
+
+
+async def test_what_is_no_time_that_can_pass_is_refused(h: Harness) -> None:
+    """By the harness and by `shift_clock`: a number of days would be one of nothing, and a calendar has an end."""
+    async with h:
+        for wrong, why in (
+            (3, "takes a timedelta"),
+            ("3", "takes a timedelta"),
+            (timedelta.max, "at most 40,000 days"),
+        ):
+            given: Any = wrong
+            with pytest.raises((TypeError, ValueError), match=why):
+                await h.advance(given)
+            with pytest.raises((TypeError, ValueError), match=why):
+                await shift_clock(h.runtime, given)
+        assert h.now().year < 3000
+
+
+async def test_an_open_harness_is_not_opened_again(h: Harness) -> None:
+    """Its first worker would go on behind the second one's back."""
+    async with h:
+        with pytest.raises(RuntimeError, match="open already"):
+            await h.__aenter__()
 
 
 async def test_time_stays_where_it_is_when_nothing_jumps_by_itself(store_url: str) -> None:
