@@ -73,7 +73,7 @@ def _with_first(error: BaseException, text: str) -> str:
 def _details(error: BaseException) -> object:
     match error:
         case StepFailed():
-            return {"name": error.name, "attempts": error.attempts, "error": error.error}
+            return {"name": error.name, "attempts": error.attempts, "error": _writable(error.error)}
         case Deadlock():
             return {"path": list(error.path)}
         case ApprovalDeclined() | ApprovalExpired() | ApprovalUnfit() | EffectRejected() | EffectConflict():
@@ -87,7 +87,9 @@ def _details(error: BaseException) -> object:
 
 
 def _own_fields(error: KeylaneError) -> dict[str, object]:
-    return {name: value for name, value in fields_of(error).items() if name not in TerminalError.field_names}
+    # A receiver's words, too, may be text that no bytes can carry; the error is still what it is.
+    fields = fields_of(error).items()
+    return {name: _writable(value) for name, value in fields if name not in TerminalError.field_names}
 
 
 def failure_with_fields(error: TerminalError) -> Failure:

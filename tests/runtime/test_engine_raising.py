@@ -16,24 +16,30 @@ from keylane import (
     BlockingObjectContext,
     CallError,
     Client,
+    EffectRejected,
     InvalidInput,
     InvocationFailed,
     InvocationPaused,
     ObjectContext,
     PayloadTooLarge,
+    Receiver,
+    Rejected,
     RetryPolicy,
     Runtime,
     SharedContext,
+    StepFailed,
     TerminalError,
     VirtualObject,
 )
 from keylane.objects.settings import Settings
+from keylane.testing import harness
 
 pytestmark = pytest.mark.anyio
 
 QUICK = RetryPolicy(first=timedelta(milliseconds=1), cap=timedelta(milliseconds=2), attempts=2)
 TENANT: contextvars.ContextVar[str] = contextvars.ContextVar("TENANT", default="nobody")
 
+till = Receiver("till", owner="tests")
 rough = VirtualObject("Rough", owner="tests", partitions=2, retry=QUICK)
 kept: list[ObjectContext] = []
 
@@ -149,6 +155,33 @@ async def fail_in_a_step(ctx: ObjectContext, code: str) -> None:
 @rough.shared
 async def read_with_code(ctx: SharedContext, code: str) -> None:
     raise TerminalError("no", code=CODES[code][0])
+
+
+#: As the name of a file may be that is no UTF-8.
+ODD_NAME = "caf\udce9"
+
+
+@till.effect("charge")
+async def charge(operation_id: str, cents: int) -> int:
+    raise Rejected(f"no {ODD_NAME}")
+
+
+def _open_odd_file() -> None:
+    raise FileNotFoundError(ODD_NAME)
+
+
+async def odd_errors(ctx: ObjectContext) -> list[str]:
+    told: list[str] = []
+    try:
+        await ctx.run("open", _open_odd_file, retry=QUICK, on_exhausted="raise")
+    except StepFailed as error:
+        told.append(error.error)
+    try:
+        await ctx.effect(charge, operation_id="charge", params=1)
+    except EffectRejected as error:
+        told.append(error.reason)
+    await ctx.sleep(0.01)
+    return told
 
 
 @rough.handler
@@ -325,6 +358,16 @@ async def test_a_code_that_is_no_text_is_told_as_a_word(store_url: str, namespac
             with pytest.raises(InvocationFailed) as caught:
                 await runtime.client.call(handler, "acme/a", code, timeout=10)
             assert (caught.value.message, caught.value.code) == ("no", word)
+
+
+@pytest.mark.parametrize("force", [None, "replay"])
+async def test_an_error_is_what_it_is_whatever_its_text_holds(store_url: str, force: Any) -> None:
+    """A step that has failed and an effect that was rejected are caught as such, with an odd name in their words."""
+    desk = VirtualObject("Desk", owner="tests", effects=[charge])
+    work = desk.handler(odd_errors)
+    async with harness(desk, store=store_url, force=force) as h:
+        told = await h.call(work, "acme/a", timeout=10)
+    assert [text.count("caf\\udce9") for text in told] == [1, 1]
 
 
 async def test_a_terminal_error_without_words_ends_its_invocation(store_url: str, namespace: str) -> None:
