@@ -17,6 +17,7 @@ from ..journal.doubt import Verdict as HistoryVerdict
 from ..journal.errors import KeylaneError, StoreError, StoreUnavailable
 from ..journal.leases import acquire, announce, observe, release, withdraw, withdraw_dead
 from ..journal.old_libraries import tend_libraries
+from ..journal.promise import declare_durability
 from ..journal.receivers_registry import register_receivers
 from ..journal.tenure import Acquired, Announcement, Observation, lease_clock
 from ..journal.types_registry import register_types
@@ -29,6 +30,7 @@ from .partition import Partition, Phase
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from ..journal.safety import Durability
     from ..journal.store import Store
     from ..objects.app import App
     from ..objects.settings import Settings
@@ -62,6 +64,7 @@ class Ownership:
         store: The open store.
         app: What this worker hosts.
         settings: The effective settings.
+        durability: What this worker's answers promise.
         presence: This process's identity.
         leases: Keeps the leases.
         errands: Opens partitions and hands them over.
@@ -77,6 +80,7 @@ class Ownership:
         store: Store,
         app: App,
         settings: Settings,
+        durability: Durability,
         presence: Presence,
         leases: LeaseThread,
         errands: Errands,
@@ -88,6 +92,7 @@ class Ownership:
         self._store = store
         self._app = app
         self._settings = settings
+        self._durability = durability
         self._presence = presence
         self._leases = leases
         self._errands = errands
@@ -123,11 +128,12 @@ class Ownership:
         return None if held is None else held[0]
 
     async def register(self) -> None:
-        """Write the partition counts of the hosted types into the namespace, or find that they differ.
+        """Write into the namespace what clients have to know of it, or find that partition counts differ.
 
         Raises:
             SchemaMismatch: The namespace has another count.
         """
+        await declare_durability(self._store, self._durability)
         hosted = self._app.objects.values()
         counts = {each.name: partitions_of(each, self._settings) for each in hosted}
         await register_types(self._store, counts, {each.name: each.owner for each in hosted})
@@ -136,7 +142,7 @@ class Ownership:
         self._is_registered = True
 
     def register_again(self) -> None:
-        """Write the types again before anything is owned: the store may have lost them."""
+        """Write that again before anything is owned: the store may have lost it."""
         self._is_registered = False
 
     async def run(self) -> None:

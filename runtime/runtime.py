@@ -12,7 +12,7 @@ import anyio
 
 from ..journal.embedded import EmbeddedStore
 from ..journal.errors import StoreError
-from ..journal.promise import check_all, declare_durability, promise_of, read_all_facts
+from ..journal.promise import check_all, promise_of, read_all_facts
 from ..journal.safety import Durability, Replicated, advice, check_declared, restart_may_lose
 from ..journal.store import Store
 from ..journal.urls import EmbeddedAddress, parse_store_url
@@ -143,9 +143,8 @@ class Runtime:
         )
         await self._stack.enter_async_context(self._store)
         may_lose = await self._check(self._store)
-        await declare_durability(self._store, self.durability)
         self.settings = await sized(self.settings, self._store, self.app)
-        worker = Worker(self.app, self._store, self.settings, restart_may_lose=may_lose)
+        worker = Worker(self.app, self._store, self.settings, self.durability, restart_may_lose=may_lose)
         worker.spans = spans_of(self._tracing)
         if self._asked_port is not None:
             counters = worker.meters = Counters()

@@ -61,6 +61,7 @@ from .waits import Waits
 if TYPE_CHECKING:
     from ..journal.keyspace import PartitionSpace
     from ..journal.requests import Request
+    from ..journal.safety import Durability
     from ..journal.store import Store
     from ..objects.app import App
     from ..objects.settings import Settings
@@ -83,6 +84,7 @@ class Worker(PartitionHost):
         app: What it hosts.
         store: The open store.
         settings: The effective settings.
+        durability: What its answers promise.
         restart_may_lose: Whether a restart may cost the server what it has confirmed.
     """
 
@@ -91,7 +93,9 @@ class Worker(PartitionHost):
     #: Makes the spans of traces; likewise.
     spans: Spans = NO_SPANS
 
-    def __init__(self, app: App, store: Store, settings: Settings, *, restart_may_lose: bool = False) -> None:
+    def __init__(
+        self, app: App, store: Store, settings: Settings, durability: Durability, *, restart_may_lose: bool = False
+    ) -> None:
         self._app = app
         self._store = store
         self._settings = settings
@@ -136,6 +140,7 @@ class Worker(PartitionHost):
             store=store,
             app=app,
             settings=settings,
+            durability=durability,
             presence=self._presence,
             leases=self._leases,
             errands=self._errands,

@@ -13,7 +13,7 @@ import pytest
 
 from keylane import Client, Runtime, StoreUnavailable
 from keylane.journal.key import partition_of
-from keylane.journal.keyspace import PartitionSpace
+from keylane.journal.keyspace import PartitionSpace, durability_key, types_key
 from keylane.objects.settings import Settings
 from keylane.runtime.partition import Partition, Phase
 from tests.objects_catalogue import add, app, both, get, set_both
@@ -278,6 +278,18 @@ async def test_what_a_dead_successor_may_have_written_is_in_doubt(weak_server: S
             told = await former.client.inspect("Counter", key)
 
     assert (told.owner.doubt_why, told.owner.losses) == ("doubt", 0)
+
+
+async def test_what_clients_have_to_know_is_written_again(weak_server: StoreServer, namespace: str) -> None:
+    """Those that come after the loss wait for as many replicas as those before it."""
+    kept_bytes = aof_bytes(weak_server)
+    async with hosting(weak_server, namespace):
+        weak_server.kill()
+        assert cut_aof(weak_server, kept_bytes) > 0
+        weak_server.start()
+
+        await eventually(lambda: weak_server.ask("HGET", types_key(namespace), "Counter") is not None, "the types")
+        await eventually(lambda: weak_server.ask("GET", durability_key(namespace)) == b"server", "the durability")
 
 
 async def test_with_fsync_a_dead_owner_leaves_no_doubt(own_server: StoreServer, namespace: str) -> None:
