@@ -92,14 +92,15 @@ class Ownership:
         self._store = store
         self._app = app
         self._settings = settings
-        self._durability = durability
+        self._durability: Durability = durability
         self._presence = presence
         self._leases = leases
         self._errands = errands
         self._make = make
         self._recover = recover
         self._suspend = suspend
-        self._restart_may_lose = restart_may_lose
+        #: Raised when a server that is another one than before keeps less.
+        self.restart_may_lose = restart_may_lose
         self._remembered: dict[PartitionId, Remembered] = {}
         self._is_registered = False
         self._neighbours = Neighbours(presence.worker, lease_seconds=settings.lease_seconds)
@@ -284,7 +285,7 @@ class Ownership:
             worker=self._presence.worker,
             machine=self._presence.machine,
             patience_seconds=self._settings.lease_seconds,
-            restart_may_lose=self._restart_may_lose,
+            restart_may_lose=self.restart_may_lose,
             reach_seconds=self._settings.doubt_seconds,
             remembered=remembered,
         )

@@ -57,6 +57,7 @@ from .steps import Steps
 from .timers import Timers
 from .validating import VALIDATOR_SLOTS, Validating, Validation, sender_of
 from .waits import Waits
+from .weaker_server import keeps_less
 
 if TYPE_CHECKING:
     from ..journal.keyspace import PartitionSpace
@@ -97,6 +98,7 @@ class Worker(PartitionHost):
         self, app: App, store: Store, settings: Settings, durability: Durability, *, restart_may_lose: bool = False
     ) -> None:
         self._app = app
+        self._durability: Durability = durability
         self._store = store
         self._settings = settings
         self._presence = Presence(new_worker_identity())
@@ -107,9 +109,7 @@ class Worker(PartitionHost):
         self._errands = Errands()
         self._timers = Timers(store)
         self._waits = Waits(self._timers, settings.waiting_residency_seconds, settings.waiting_resident_max)
-        # What a receiver's store may lose after it has confirmed it is kept for as long as a loss may reach back.
-        keep_ms = int(settings.doubt_seconds * 1000) if restart_may_lose else 0
-        self._outbox = Outbox(store, self.lost_messages, keep_ms)
+        self._outbox = Outbox(store, self.lost_messages, self._keep_ms(restart_may_lose=restart_may_lose))
         self._residency = Residency(settings.resident_lanes)
         self._retention = Retention(store, self._partitions, sweep_seconds=settings.sweep_seconds)
         self._reviving = Reviving(store, self._timers)
@@ -319,6 +319,17 @@ class Worker(PartitionHost):
         for partition in self._ownership.partitions:
             if not partition.is_on_its_server():
                 partition.lose()
+        if self._durability == "fsync":
+            self._errands.begin(self._look_at_servers)
+
+    async def _look_at_servers(self) -> None:
+        if await keeps_less(self._store, self._durability):
+            self._ownership.restart_may_lose = True
+            self._outbox.keep_ms = self._keep_ms(restart_may_lose=True)
+
+    def _keep_ms(self, *, restart_may_lose: bool) -> int:
+        """Return how long messages that have arrived are kept: as far back as their receiver's store may lose them."""
+        return int(self._settings.doubt_seconds * 1000) if restart_may_lose else 0
 
     def _backlog(self) -> int:
         """Return how many lanes wait for a slot and how many commits for their turn."""

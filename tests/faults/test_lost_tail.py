@@ -280,6 +280,36 @@ async def test_what_a_dead_successor_may_have_written_is_in_doubt(weak_server: S
     assert (told.owner.doubt_why, told.owner.losses) == ("doubt", 0)
 
 
+async def test_a_server_that_keeps_less_than_the_one_before_is_told_of(
+    own_server: StoreServer, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a promoted replica may: its next restart may lose something, also for a worker that began before it."""
+    caplog.set_level(logging.ERROR, "keylane.ownership")
+    keys = [f"acme/{number}" for number in range(16)]
+    url = own_server.url
+    async with (
+        Runtime(app, store=url, namespace=namespace, settings=FAST) as survivor,
+        Runtime(app, store=url, namespace=namespace, settings=FAST) as other,
+    ):
+        own_server.kill()
+        own_server.start("--appendfsync", "everysec")
+        await eventually(lambda: caplog.text.count("but appendfsync is everysec") >= 2, "both tell of it")
+        await eventually(lambda: any(epoch(other, key) > 1 for key in keys), "the other one owns something")
+        key = next(key for key in keys if epoch(other, key) > 1)
+        assert await other.client.call(add, key, 1, timeout=10) == 1
+        kept_bytes = aof_bytes(own_server)
+        assert await other.client.call(add, key, 1, timeout=10) == 2
+        other.worker.die()
+        own_server.kill()
+        cut_aof(own_server, kept_bytes)
+        own_server.start("--appendfsync", "everysec")
+        await eventually(lambda: partition(survivor, key) is not None, "it is taken over")
+
+        told = await survivor.client.inspect("Counter", key)
+
+    assert told.owner.doubt_why == "doubt"
+
+
 async def test_what_clients_have_to_know_is_written_again(weak_server: StoreServer, namespace: str) -> None:
     """Those that come after the loss wait for as many replicas as those before it."""
     kept_bytes = aof_bytes(weak_server)
