@@ -77,6 +77,8 @@ class Verdict:
         versions: How many open invocations need each version of each handler: type, handler, version.
         old_ways: How many open invocations go on without each change of code that they were asked for.
         effects: The effects that are not settled and that the code can neither send nor look up.
+        partitions: The types that the code declares with another number of partitions than the namespace has: that
+            number and the code's. Their workers would be refused.
     """
 
     journals: int = 0
@@ -84,6 +86,7 @@ class Verdict:
     versions: Counter[tuple[str, str, int]] = field(default_factory=Counter[tuple[str, str, int]])
     old_ways: Counter[tuple[str, str, str]] = field(default_factory=Counter[tuple[str, str, str]])
     effects: list[UnfitEffect] = field(default_factory=list["UnfitEffect"])
+    partitions: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     _breaking: dict[Cause, Breaking] = field(default_factory=dict[Cause, Breaking])
 
     @property
@@ -93,8 +96,8 @@ class Verdict:
 
     @property
     def may_deploy(self) -> bool:
-        """Whether everything that is open goes on with this code."""
-        return not self._breaking and not self.effects
+        """Whether workers start with this code, and everything that is open goes on with it."""
+        return not self._breaking and not self.effects and not self.partitions
 
     def note(self, rehearsed: Rehearsed) -> None:
         """Take one result in."""
@@ -167,6 +170,10 @@ def as_facts(verdict: Verdict) -> Mapping[str, object]:
             for each in verdict.breaking
         ],
         "effects": [asdict(each) for each in verdict.effects],
+        "partitions": [
+            {"type": type_name, "namespace": found, "code": declared}
+            for type_name, (found, declared) in sorted(verdict.partitions.items())
+        ],
         "versions": [
             {"type": type_name, "handler": handler, "version": version, "invocations": count}
             for (type_name, handler, version), count in sorted(verdict.versions.items())

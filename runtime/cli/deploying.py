@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ from ...journal.exported import Journal, journals_in, lines_of
 from ...journal.key import parse_id
 from ...journal.open_journals import open_journals, read_journal
 from ...journal.store import Store
-from ...journal.types_registry import read_types
+from ...journal.types_registry import read_types, unused
 from ...objects.app import App
 from ..deploy_check import Breaking, Verdict, as_facts, check
 from ..effects_check import unfit_effects
@@ -52,13 +52,19 @@ async def deploy_check(shell: Shell, orders: Orders) -> ExitCode:
     if orders.files:
         verdict = await check(Rehearsal(app), _of_files(orders.files), limit=orders.limit)
         left_out: list[str] = []
+        if not verdict.journals:
+            raise WrongUse(f"{', '.join(map(str, orders.files))} holds no journals")
     else:
         async with Store(shell.store_url(), namespace=shell.namespace) as store:
             types = await read_types(store)
             wanted, left_out = _wanted(app, types, orders.type_name)
+            if not types:
+                # Its name may be misspelt, and then nothing open is seen.
+                raise unused(store.namespace)
             verdict = await check(Rehearsal(app, store), open_journals(store, wanted), limit=orders.limit)
             hosted = {name: count for name, count in types.items() if name in wanted}
             verdict.effects.extend(await unfit_effects(app, store, hosted))
+            verdict.partitions.update(_other_counts(app, hosted))
     if shell.is_json:
         write_json({**as_facts(verdict), "left_out": left_out})
     else:
@@ -72,6 +78,12 @@ def _wanted(app: App, types: dict[str, int], type_name: str | None) -> tuple[set
         raise WrongUse(f"the app hosts no object type {type_name!r}; it hosts {', '.join(sorted(app.objects))}")
     wanted = set(app.objects) if type_name is None else {type_name}
     return wanted, sorted(name for name in types if name not in app.objects)
+
+
+def _other_counts(app: App, hosted: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Return the types that declare another number of partitions than they have; a setting may be another there."""
+    declared = {name: app.objects[name].partitions for name in hosted}
+    return {name: (hosted[name], count) for name, count in declared.items() if count and count != hosted[name]}
 
 
 async def _of_files(paths: Sequence[Path]) -> AsyncGenerator[Journal]:
@@ -110,6 +122,8 @@ def _print_verdict(out: Page, verdict: Verdict, left_out: Sequence[str]) -> None
         out.put(f"\neffect: {shown(name)} is {effect.state}, and would go before people: {shown(effect.why)}")
     if len(verdict.effects) > EFFECTS_NAMED:
         out.put(f"and {len(verdict.effects) - EFFECTS_NAMED} effects more")
+    for type_name, (found, declared) in sorted(verdict.partitions.items()):
+        out.put(f"\npartitions: {shown(type_name)} has {found} here and {declared} in this code, which would not start")
     if verdict.versions:
         out.put("\nopen invocations")
         table = Table(box=None, padding=(0, 2), show_edge=False)

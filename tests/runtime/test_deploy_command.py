@@ -132,6 +132,18 @@ async def test_a_journal_is_exported_and_replayed_without_a_store(store_url: str
     assert Path("trail").read_text().splitlines() == ["read order", "send refund"]
 
 
+async def test_a_deploy_check_says_that_a_worker_would_be_refused(store_url: str, namespace: str) -> None:
+    """The number of partitions is fixed at first use, so that code with another one does not start."""
+    await in_flight(store_url, namespace, "shop_old4")
+    reference = written("shop_other4", OLD.replace("partitions=1", "partitions=2"))
+    where = ("--store", store_url, "--namespace", namespace)
+    broken = await shell("deploy", "check", reference, *where, "--json")
+    assert (broken.code, broken.json["may_deploy"], broken.json["breaking"]) == (1, False, [])
+    assert broken.json["partitions"] == [{"type": "Order", "namespace": 1, "code": 2}]
+    told = await shell("deploy", "check", reference, *where)
+    assert "partitions: Order has 1 here and 2 in this code" in told.out
+
+
 async def test_what_can_not_be_meant_is_wrong_use(store_url: str, namespace: str) -> None:
     """A file that is none, a type that is not hosted, an invocation that has no journal."""
     written("shop_old3", OLD)
@@ -142,6 +154,9 @@ async def test_what_can_not_be_meant_is_wrong_use(store_url: str, namespace: str
     assert (await shell("replay", "missing.jsonl", "shop_old3:app")).code == 2
     where = ("--store", store_url, "--namespace", namespace)
     assert (await shell("deploy", "check", "shop_old3:app", "--type", "Other", *where)).code == 2
+    assert (await shell("deploy", "check", "shop_old3:app", "--file", "empty.jsonl")).code == 2
+    misspelt = await shell("deploy", "check", "shop_old3:app", *where)
+    assert (misspelt.code, "no worker has run in it" in misspelt.err) == (1, True)
     unknown = await shell("export", "Order.0." + "0" * 32, *where)
     assert (unknown.code, "no journal of its own" in unknown.err) == (1, True)
 
