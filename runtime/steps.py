@@ -36,7 +36,7 @@ from .failures import failure_of, terminal_error
 from .large_reads import whole
 from .large_values import kept_for
 from .models import begun
-from .own_context import in_thread
+from .own_context import in_own_context, in_thread
 from .parking import has_to_stop
 from .partition import Phase
 from .step_plan import StepPlan, StepPlans
@@ -155,6 +155,8 @@ class Steps:
         """
         plan = self._plans.make(undone.step_name, ctx.index, undone.action, undone.arguments, dict(undone.options))
         plan.on_exhausted = "park"
+        if plan.is_coroutine:
+            plan.action = partial(_without_a_handler, plan.action)
         ctx.index += 1
         if ctx.is_replaying and await recorded(ctx, lane, invocation, plan) is not None:
             return
@@ -344,6 +346,11 @@ class Steps:
                 # A handler that swallows it must not be taken to have succeeded.
                 raise ctx.end(suspended) from None
         ctx.check_current()
+
+
+def _without_a_handler(action: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
+    """Call what undoes something as a handler is called: none is around it that would see what it may not raise."""
+    return in_own_context(action(*arguments))
 
 
 def _is_not_its_own(error: BaseException) -> bool:

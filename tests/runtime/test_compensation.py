@@ -202,6 +202,30 @@ async def test_an_undo_that_fails_parks_its_invocation_until_a_person_tries_it_a
     assert trail[-2:] == ["unbook hotel", "unbook flight"]
 
 
+@pytest.mark.parametrize("raised", [SystemExit(3), GeneratorExit()])
+async def test_whatever_an_undo_raises_costs_no_other_object_its_worker(
+    store_url: str, namespace: str, raised: BaseException
+) -> None:
+    """It has failed for good as with any other error, and the others go on."""
+    made = VirtualObject("Odd", owner="tests", partitions=1)
+
+    async def undo() -> None:
+        raise raised
+
+    @made.handler
+    async def work(ctx: ObjectContext, ends: str) -> str:
+        ctx.compensate("it", undo, retry=GIVE_UP)
+        if ends == "fail":
+            raise TerminalError("no")
+        return ends
+
+    async with Runtime([made], store=store_url, namespace=namespace) as runtime:
+        with pytest.raises(InvocationPaused, match="'undo it' failed for good") as caught:
+            await runtime.client.call(work, "acme/a", "fail", timeout=10)
+        assert caught.value.reason == "compensation_failed"
+        assert await runtime.client.call(work, "acme/b", "well", timeout=10) == "well"
+
+
 async def test_an_undo_that_is_given_up_marks_the_end(runtime: Runtime) -> None:
     """The ones before it are undone still, and the end says that one was not."""
     broken.add("hotel")
