@@ -14,6 +14,7 @@ import anyio
 
 from ..journal.blob_cache import BlobCache
 from ..journal.codec import unpack
+from ..journal.command_records import CancelDelivered
 from ..journal.errors import StoreUnavailable, Suspended
 from ..journal.key import Key
 from ..journal.keyspace import PartitionSpace
@@ -180,8 +181,8 @@ class StageWaits(Waits):
     """Waits whose end is found in the journal, or ends the run."""
 
     async def ended(self, ctx: ExclusiveContext, lane: Lane, invocation: Invocation, index: Place) -> EndOfWait:
-        """Return what a branch is handed; without branches end the run: what is waited for has not come."""
-        if ctx.conductor is not None:
+        """Return what a branch is handed, or tell of a cancel; else end the run: what is waited for has not come."""
+        if ctx.conductor is not None or isinstance(ctx.next_recorded(), CancelDelivered):
             return await super().ended(ctx, lane, invocation, index)
         raise ctx.end(Suspended())
 

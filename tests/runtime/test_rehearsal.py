@@ -495,3 +495,56 @@ async def test_a_handler_that_has_failed_and_is_being_undone_fits(store_url: str
     assert trail == ["first", "undo"]
     trail.clear()
     assert (await rehearsed(journal, made)).fit is Fit.FITS
+
+
+@pytest.mark.parametrize("kind", ["sleep", "signal", "call", "approval"])
+async def test_what_a_cancelled_handler_did_after_it_was_told_is_rehearsed(
+    store_url: str, namespace: str, kind: str
+) -> None:
+    """Whatever it waited for when it was told: code that cleans up in another way does not fit."""
+    slow = VirtualObject("Slow", owner="tests", partitions=1)
+
+    @slow.handler
+    async def never(ctx: ObjectContext) -> None:
+        await ctx.sleep(36_000)
+
+    async def waiting(ctx: ObjectContext) -> None:
+        match kind:
+            case "sleep":
+                await ctx.sleep(36_000)
+            case "signal":
+                await ctx.signal("go", str)
+            case "call":
+                await ctx.call(never, "acme/never")
+            case _:
+                await ctx.approval(await ctx.propose(action="it", amount=1))
+
+    def cleaning(step: str) -> Way:
+        async def way(ctx: ObjectContext) -> None:
+            try:
+                await waiting(ctx)
+            finally:
+                await ctx.run(step, _note, step)
+                await ctx.sleep(3_600)
+
+        return way
+
+    async with Runtime([desk(cleaning("clean")), slow], store=store_url, namespace=namespace) as runtime:
+        handle = await runtime.client.send("Desk", "acme/d", "work", "x")
+
+        async def waits() -> bool:
+            return (await handle.describe()).waits_for is not None
+
+        async def has_cleaned() -> bool:
+            return trail == ["clean"] and await waits()
+
+        await eventually(waits)
+        async with anyio.create_task_group() as cancelling:
+            cancelling.start_soon(handle.cancel)
+            await eventually(has_cleaned)
+            cancelling.cancel_scope.cancel()
+        journal, _ = await read_journal(runtime.client.store, parse_id(handle.id))
+    trail.clear()
+    assert (await rehearsed(journal, desk(cleaning("clean")))).fit is Fit.FITS
+    result = await rehearsed(journal, desk(cleaning("tidy")))
+    assert (result.fit, result.attempted.partition(" ")[0]) == (Fit.DIVERGES, "step")
