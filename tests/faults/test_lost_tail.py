@@ -265,7 +265,7 @@ async def test_what_a_dead_successor_may_have_written_is_in_doubt(weak_server: S
                 taken[:] = [key for key in keys if partition(successor, key) is not None]
                 return bool(taken)
 
-            await eventually(look, "something is handed over")
+            await eventually(look, "something is handed over", seconds=30)
             key = taken[0]
             assert await successor.client.call(add, key, 1, timeout=10) == 2
             successor.worker.die()

@@ -173,8 +173,12 @@ class Played:
     def _tokens_below(self) -> set[str]:
         return {each for runs in self.ledger.runs.values() for each in tokens_of(runs[-1])}
 
-    async def check_nothing_is_left(self) -> None:
-        """Check that nothing is open, due, in a lane, in an inbox or in an outbox any more."""
+    async def check_nothing_is_left(self, ends: dict[str, Any]) -> None:
+        """Check that nothing is open, due, in a lane, in an inbox or in an outbox any more.
+
+        Args:
+            ends: What invocations have come to, for those who look for the reason.
+        """
         store = self.h.client.store
         left: list[str] = []
         for space in (store.space(each.name, number) for each in objects for number in range(PARTITIONS)):
@@ -184,7 +188,8 @@ class Played:
                 if count:
                     left.append(f"{key.decode()} has {count}")
         if left:
-            raise Disagreement("; ".join(left))
+            open_ = {uid: end for uid, end in ends.items() if end is None or end[0] not in ENDED}
+            raise Disagreement("; ".join([*left, f"open: {open_}"]))
 
     async def check_progress(self) -> None:
         """Check by the doctor that every open invocation has what lets it go on."""
@@ -255,7 +260,7 @@ async def checked(program: Program, store_url: str, *, is_examined: bool = False
             found = await played.outcome(places)
             played.check_runs()
             await played.check_results()
-            await played.check_nothing_is_left()
+            await played.check_nothing_is_left(found["ends"])
             killed = h.killed
     check(program, found, allowed, tries)
     ledgers.pop(tag, None)
