@@ -122,6 +122,11 @@ def parse_info(reply: bytes | str) -> dict[str, str]:
     return {name: value for name, colon, value in lines if colon}
 
 
+def is_cluster_node(info: Mapping[str, str]) -> bool:
+    """Return whether a server is a node of a cluster, by the section `server` of INFO."""
+    return "cluster" in (info.get("redis_mode"), info.get("server_mode"))
+
+
 def parse_config(reply: Mapping[Any, Any] | Sequence[Any]) -> dict[str, str]:
     """Read the reply of CONFIG GET, in either version of the protocol."""
     words: Sequence[Any] = list(chain.from_iterable(reply.items())) if isinstance(reply, Mapping) else reply
@@ -140,7 +145,7 @@ def facts_of(
     return ServerFacts(
         name="Valkey" if is_valkey else "Redis",
         version=info.get("valkey_version" if is_valkey else "redis_version", "0"),
-        is_cluster="cluster" in (info.get("redis_mode"), info.get("server_mode")),
+        is_cluster=is_cluster_node(info),
         has_append_only_file=info.get("aof_enabled") == "1",
         appendfsync=settings.get("appendfsync"),
         syncs_during_rewrite=None if rewrite is None else rewrite == "no",

@@ -26,12 +26,13 @@ from .node import Node
 from .observer import NoObserver, Observer
 from .refusals import Refusal, is_missing_function, refusal, store_error
 from .sentinel import SentinelConnection
-from .server_identity import ServerIdentity
+from .server_identity import ServerIdentity, shared_host
 from .subscription import Listening
 from .topology import OneServer, Parts, Topology
 from .urls import (
     ClusterAddress,
     EmbeddedAddress,
+    Host,
     SentinelAddress,
     ServerAddress,
     SocketAddress,
@@ -416,17 +417,19 @@ class Store:
         """
         return self.topology.new_subscription(on_message=on_message, on_gap=on_gap)
 
-    async def _see(self, node: Node, ask_it: Callable[..., Awaitable[Any]]) -> None:
+    async def _see(self, node: Node, ask_it: Callable[..., Awaitable[Any]], host: Host | None = None) -> None:
         """See who answers, and tell of it where it is another one than before."""
         # A node of a cluster that was not there before has taken slots from another one.
         is_new = node.identity.identity is None
-        if await node.identity.greet(ask_it) or is_new:
+        if await node.identity.greet(ask_it, host) or is_new:
             for listener in self._server_listeners:
                 listener()
 
     async def _on_connect(self, node: Node, connection: Connection) -> None:
         """See who answers, and load the library where it is lacking, before anything else is sent over a connection."""
-        await self._see(node, partial(ask, connection))
+        primary = connection.primary if isinstance(connection, SentinelConnection) else None
+        host = shared_host(self.address) if primary is None else primary.host
+        await self._see(node, partial(ask, connection), host)
         if await ask(connection, "FUNCTION", "LIST", "LIBRARYNAME", self.library.name):
             return
         try:

@@ -3,8 +3,9 @@
 -- KEYS  1 owner
 -- ARGV  1 partition count of the type · 2 epoch seen, empty when there was none · 3 lease counter seen · 4 new token
 --       5 worker · 6 machine
---       7 identity of the server, "run id/replication id", empty when it tells none · 8 the replication id that it had
---       before it was promoted, empty when it was not · 9 when it was started, in milliseconds of its clock
+--       7 identity of the server, "run id/replication id", behind that "/node" where one is known, empty when it tells
+--       none · 8 the replication id that it had before it was promoted, empty when it was not · 9 when it was started, in
+--       milliseconds of its clock
 --       10 "1" when a restart may cost it what it has confirmed · 11 how far back and ahead a loss may reach, in ms
 --       12 epoch · 13 token · 14 last batch confirmed, of the caller's own last tenure of this partition; 12 is empty
 --       when it has had none · 15 "1" when nobody has had it since, as far as the caller knows
@@ -29,11 +30,19 @@ local function is_shorter(epoch, token, batch, known, known_token, known_batch)
   return (token and token ~= known_token) or batch < tonumber(known_batch)
 end
 
+-- A run of a server with one history, and the node that it was on; empty where that was not written down.
+local function run_and_node(identity) return string.match(identity, '^([^/]*/?[^/]*)/?(.*)$') end
+
 -- Whether the server is another one than the partition was last acquired on, and may know less than that one. One that
--- was promoted may, whatever it was a replica of: between the two, another one may have been promoted and replaced.
+-- was promoted may, whatever it was a replica of: between the two, another one may have been promoted and replaced. So
+-- may one on another node: it forgets at its next start that it was promoted.
 local function may_know_less(before, present, former, may_lose)
-  if not before or (present or '') == '' or before == present then return false end
-  return may_lose == '1' or former ~= ''
+  if not before or (present or '') == '' then return false end
+  local run_before, node_before = run_and_node(before)
+  local run, node = run_and_node(present)
+  if run == run_before then return false end
+  local is_elsewhere = node ~= '' and node_before ~= '' and node ~= node_before
+  return may_lose == '1' or former ~= '' or is_elsewhere
 end
 
 local function acquire(keys, argv)

@@ -229,11 +229,18 @@ async def test_the_first_answer_after_a_lost_tail_is_what_the_replica_has(
     assert f"{space}: the store has lost the end of this history" in caplog.text
 
 
-async def test_a_tail_that_was_lost_with_its_owner_is_suspected(servers: Servers, namespace: str) -> None:
-    """Nobody is left who could compare: the next owner sees that a replica was promoted, and works in doubt."""
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["the same run", "started anew"])
+async def test_a_tail_that_was_lost_with_its_owner_is_suspected(
+    servers: Servers, namespace: str, *, is_restarted: bool
+) -> None:
+    """Nobody is left who could compare: the next owner sees that a replica was promoted, and works in doubt.
+
+    One that was started anew since does not know that any more, and is seen to be another node.
+    """
     await settled(servers)
     space = space_of(KEYS[0], namespace)
     victim = servers.primary_of(space.owner)
+    replica = servers.replica_of(victim)
     with WorkerProcess(servers.url, namespace, settings={"partitions": SETTINGS.partitions}) as worker:
         await worker.ready()
         async with Client(servers.url, namespace=namespace) as client:
@@ -244,8 +251,12 @@ async def test_a_tail_that_was_lost_with_its_owner_is_suspected(servers: Servers
         worker.kill()
     victim.kill()
     await promoted(victim, servers)
+    if is_restarted:
+        replica.kill()
+        await anyio.to_thread.run_sync(servers.start_as_primary, replica)
 
-    async with Runtime(app, store=servers.url, namespace=namespace, settings=SETTINGS) as runtime:
+    url = servers.url
+    async with Runtime(app, store=url, namespace=namespace, durability="fsync", settings=SETTINGS) as runtime:
         assert await answer(runtime.client, "get") == 1
         told = await runtime.client.inspect("Counter", KEYS[0])
         servers.heal_replication()

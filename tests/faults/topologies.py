@@ -311,6 +311,10 @@ class ClusterServers(_Several):
         """Start a server that was killed: the others tell it that it has been replaced."""
         server.start()
 
+    def start_as_primary(self, server: NetworkServer) -> None:
+        """Start a server that was killed as a primary, before anything has taken its place."""
+        server.start()
+
     def other_primary(self, than: NetworkServer) -> NetworkServer:
         """Return a primary that is another one."""
         return next(server for server in self.servers if server is not than and server.is_primary)
@@ -477,6 +481,10 @@ class SentinelServers(_Several):
         """
         wait_for(lambda: self.named == {self.primary.port}, "the sentinels name the new primary")
         server.start("--replicaof", f"127.0.0.1 {self.primary.port}")
+
+    def start_as_primary(self, server: NetworkServer) -> None:
+        """Start a server that was killed as a primary, before anything has taken its place, whatever it began as."""
+        server.start("--replicaof", "no", "one")
 
     @property
     def named(self) -> set[int]:

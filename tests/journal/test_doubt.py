@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+import redis.exceptions
 
 from keylane.journal.doubt import DoubtSpan, Remembered, Verdict
 from keylane.journal.errors import InternalError, StoreUnavailable, WrongKeyType
@@ -14,8 +15,9 @@ from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.leases import acquire, observe, release
 from keylane.journal.node import Node
 from keylane.journal.restored import declare_restored, missing
-from keylane.journal.server_identity import IdentityWatch, ServerIdentity, identity_of
+from keylane.journal.server_identity import IdentityWatch, ServerIdentity, identity_of, node_at, shared_host
 from keylane.journal.tenure import Acquired, Observation
+from keylane.journal.urls import Host, parse_store_url
 from tests.journal.owning import Owner, WiredStore, opened
 
 pytestmark = pytest.mark.anyio
@@ -23,16 +25,18 @@ pytestmark = pytest.mark.anyio
 NOW_MS = int(time.time() * 1000)
 STARTED_MS = NOW_MS - 5_000
 REACH_MS = 60_000
-FIRST = ServerIdentity("a" * 16, "b" * 16, "", STARTED_MS - 1_000_000)
-RESTARTED = ServerIdentity("c" * 16, "d" * 16, "", STARTED_MS)
-PROMOTED = ServerIdentity("e" * 16, "f" * 16, FIRST.replication_id, STARTED_MS)
-PROMOTED_LATER = ServerIdentity("1" * 16, "2" * 16, PROMOTED.replication_id, STARTED_MS)
+NODE, OTHER_NODE = "8" * 16, "9" * 16
+FIRST = ServerIdentity("a" * 16, "b" * 16, "", STARTED_MS - 1_000_000, NODE)
+RESTARTED = ServerIdentity("c" * 16, "d" * 16, "", STARTED_MS, NODE)
+PROMOTED = ServerIdentity("e" * 16, "f" * 16, FIRST.replication_id, STARTED_MS, OTHER_NODE)
+PROMOTED_LATER = ServerIdentity("1" * 16, "2" * 16, PROMOTED.replication_id, STARTED_MS, NODE)
+ELSEWHERE = replace(RESTARTED, node=OTHER_NODE)
 
 
 @pytest.fixture
 async def store(each_store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WiredStore]:
-    async def stay(ask: object) -> bool:
-        del ask
+    async def stay(ask: object, host: object) -> bool:
+        del ask, host
         return False
 
     async with opened(each_store_url, namespace) as store:
@@ -101,6 +105,9 @@ async def test_the_first_acquisition_begins_a_history_and_the_next_ones_go_on_wi
         pytest.param(RESTARTED, True, Verdict.DOUBT, id="restarted without fsync"),
         pytest.param(PROMOTED, False, Verdict.DOUBT, id="a replica was promoted, which no fsync helps against"),
         pytest.param(PROMOTED_LATER, False, Verdict.DOUBT, id="and another one after it, before anybody owned it"),
+        pytest.param(ELSEWHERE, False, Verdict.DOUBT, id="and was restarted, so that only its node tells of it"),
+        pytest.param(replace(RESTARTED, node=""), False, Verdict.WHOLE, id="restarted, and nothing tells its node"),
+        pytest.param(replace(FIRST, node=OTHER_NODE), True, Verdict.WHOLE, id="the same run at another address"),
     ],
 )
 async def test_a_history_of_somebody_else_is_in_doubt_when_the_server_may_know_less(
@@ -125,13 +132,38 @@ async def test_a_history_of_somebody_else_is_in_doubt_when_the_server_may_know_l
     assert await owner.store.call("HGET", owner.space.owner, "losses") is None
 
 
+@pytest.mark.parametrize(
+    ("identity", "may_lose", "verdict"),
+    [
+        pytest.param(ELSEWHERE, False, Verdict.WHOLE, id="restarted with fsync"),
+        pytest.param(ELSEWHERE, True, Verdict.DOUBT, id="restarted without fsync"),
+        pytest.param(PROMOTED, False, Verdict.DOUBT, id="promoted"),
+        pytest.param(replace(FIRST, node=OTHER_NODE), True, Verdict.WHOLE, id="the same run"),
+    ],
+)
+async def test_where_no_node_was_written_down_none_is_compared(
+    store: WiredStore, identity: ServerIdentity, verdict: Verdict, *, may_lose: bool
+) -> None:
+    """By a release that did not know it, or of a server that does not tell it."""
+    owner, _ = await take(store)
+    await store.call("HSET", owner.space.owner, "server", f"{FIRST.run_id}/{FIRST.replication_id}")
+    node_of(store).identity.identity = identity
+    _, second = await take(store, may_lose=may_lose)
+
+    assert second.verdict is verdict
+    assert await store.call("HGET", owner.space.owner, "server") == str(identity).encode()
+
+
+@pytest.mark.parametrize("identity", [RESTARTED, ELSEWHERE], ids=["the same node", "another node"])
 @pytest.mark.parametrize("may_lose", [False, True])
-async def test_a_history_that_is_as_long_as_its_owner_knows_goes_on(store: WiredStore, *, may_lose: bool) -> None:
+async def test_a_history_that_is_as_long_as_its_owner_knows_goes_on(
+    store: WiredStore, identity: ServerIdentity, *, may_lose: bool
+) -> None:
     """On another server, too: what was confirmed is there, so nothing of it is in doubt."""
     owner, first = await take(store, may_lose=may_lose)
     owner.append("word")
     await owner.answered()
-    node_of(store).identity.identity = RESTARTED
+    node_of(store).identity.identity = identity
     _, second = await take(store, may_lose=may_lose, remembered=memory_of(owner))
 
     assert (second.verdict, second.doubt, second.history) == (Verdict.WHOLE, None, first.history)
@@ -322,6 +354,85 @@ async def test_every_connection_asks_who_answers(store: WiredStore) -> None:
     assert watch.identity.former_replication_id == ""
     assert watch.identity.started_ms <= time.time() * 1000
     assert len(str(watch.identity)) == 33
+
+
+class Answers:
+    """A server that says of itself what it is told to."""
+
+    def __init__(self, run: str, mode: str, node: bytes | Exception = b"") -> None:
+        self.info = f"run_id:{run * 40}\r\nredis_mode:{mode}\r\nmaster_replid:{'b' * 40}\r\n".encode()
+        self.node = node
+        self.asked: list[str] = []
+
+    async def ask(self, *words: str) -> bytes:
+        """Answer a command."""
+        self.asked.append(words[0])
+        if words[0] == "INFO":
+            return self.info
+        assert words == ("CLUSTER", "MYID")
+        if isinstance(self.node, Exception):
+            raise self.node
+        return self.node
+
+
+async def test_a_node_is_known_by_what_outlives_its_restart() -> None:
+    """In a cluster it says itself which one it is, elsewhere it is where its address leads: what is kept fits."""
+    host = Host("10.0.0.5", 6379)
+    refused = redis.exceptions.ResponseError("NOPERM")
+    servers = {
+        "2" * 16: Answers("a", "cluster", b"2" * 40),
+        "": Answers("a", "cluster", refused),
+        node_at(host): Answers("a", "standalone"),
+    }
+    for node, server in servers.items():
+        watch = IdentityWatch()
+        await watch.greet(server.ask, host)
+        assert watch.identity is not None
+        assert watch.identity.node == node
+        assert len(str(watch.identity)) <= 64
+
+
+async def test_a_run_is_asked_for_its_node_once() -> None:
+    """It stays there: a look at it over a connection that has lasted need not know where that leads."""
+    host = Host("db", 6379)
+    member, alone = Answers("a", "cluster", b"2" * 40), Answers("b", "standalone")
+    watch = IdentityWatch()
+    seen: list[str] = []
+    for server, where in ((member, host), (member, None), (alone, host), (member, None), (alone, None)):
+        await watch.greet(server.ask, where)
+        assert watch.identity is not None
+        seen.append(watch.identity.node)
+
+    assert seen == ["2" * 16, "2" * 16, node_at(host), "2" * 16, node_at(host)]
+    assert member.asked == ["INFO", "CLUSTER", "INFO", "INFO"]
+
+
+def test_an_address_that_is_spelled_in_another_way_is_the_same_node() -> None:
+    """As far as that can be told from the words alone."""
+    spellings = {
+        "a name": ("db.example", "DB.Example."),
+        "a number": ("fd00::5", "FD00:0:0::0005"),
+    }
+    for several in spellings.values():
+        assert len({node_at(Host(name, 6379)) for name in several}) == 1
+    assert len({node_at(Host(name, port)) for name in ("db", "db2", "10.0.0.5") for port in (6379, 6380)}) == 6
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("redis://db.example:7000", Host("db.example", 7000)),
+        ("unix:///run/redis.sock", None),
+        ("redis://localhost", None),
+        ("redis://127.0.0.1:6379", None),
+        ("redis://[::1]:6379", None),
+        ("redis+sentinel://s1:26379/main", None),
+        ("redis+cluster://c1:6379,c2:6379", None),
+    ],
+)
+def test_a_place_that_every_machine_has_for_itself_names_no_node(url: str, host: Host | None) -> None:
+    """One server at a socket and at a port is not taken for two; who the sentinels name, and nodes, are asked for."""
+    assert shared_host(parse_store_url(url)) == host
 
 
 @pytest.mark.parametrize("is_answered", [True, False], ids=["answered at once", "asked again after no answer"])
