@@ -142,7 +142,8 @@ async def test_a_primary_that_stood_still_until_it_was_replaced_is_left_before_i
             former.stop()
             await eventually_aside(lambda: watched.named == {present.port}, "it is replaced", seconds=20)
             former.go_on()
-            await eventually_aside(lambda: leads_to(present, runtime.client, outside), "it is left", seconds=10)
+            stores = (runtime.client.store, outside.store)
+            await eventually_aside(lambda: leads_to(present, *stores), "it is left", seconds=10)
             await eventually_aside(lambda: present.ask("HGET", space.owner, "epoch") == b"2", "it is owned anew")
             await eventually_aside(lambda: int(present.ask("HGET", space.owner, "lease")) > 1, "its lease is renewed")
 
@@ -152,7 +153,7 @@ async def test_a_primary_that_stood_still_until_it_was_replaced_is_left_before_i
             assert former.is_primary
 
 
-def leads_to(server: NetworkServer, *clients: Client) -> bool:
+def leads_to(server: NetworkServer, *stores: Store) -> bool:
     run_id = parse_info(server.ask("INFO", "server"))["run_id"]
-    seen = [client.store.nodes[0].identity.identity for client in clients]
+    seen = [store.nodes[0].identity.identity for store in stores]
     return all(each is not None and run_id.startswith(each.run_id) for each in seen)
