@@ -19,6 +19,7 @@ from keylane.journal.cluster import Cluster
 from keylane.journal.key import partition_of
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.refusals import SLOT_IS_MOVING
+from keylane.journal.server_identity import KEPT_DIGITS
 from keylane.journal.slots import slot_of
 from keylane.journal.store import Store
 from tests.objects_catalogue import app
@@ -410,6 +411,12 @@ async def test_a_slot_that_moves_under_load_stands_still_and_goes_on(
         for load in loads:
             await load.goes_on()
         assert runtime.client.store.why_waiting(space) is None
+        node = cluster.id_of(target)[:KEPT_DIGITS]
+        written = partial(target.ask, "HGET", space.owner, "server")
+        await eventually_aside(
+            lambda: written().decode().endswith(node), "its owner compares what arrived, and goes on"
+        )
 
     for load, values in zip(loads, await read_all(cluster, namespace, loads), strict=True):
         assert load.lost_or_doubled(values) == {}, said(loads)
+    assert target.ask("HGET", space.owner, "doubt") is None
