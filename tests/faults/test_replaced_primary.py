@@ -18,6 +18,7 @@ from keylane.journal.link import Connection
 from keylane.journal.renewals import Renewed, SentinelLeases, TenureLost
 from keylane.journal.safety import parse_info
 from keylane.journal.sentinel import NoPrimary, PrimaryWatch, SentinelConnection, sync_client_to_primary
+from keylane.journal.server_identity import node_at
 from keylane.journal.store import Store
 from keylane.journal.tenure import VACANT, Tenure
 from keylane.journal.urls import Access, Host, SentinelAddress, ServerAddress
@@ -151,6 +152,9 @@ async def test_a_primary_that_stood_still_until_it_was_replaced_is_left_before_i
                 await client.call("Counter", "acme/2", "add", 1, timeout=10)
             assert present.ask("HGET", space.owner, "epoch") == b"2"
             assert former.is_primary
+            # What is written down of it is where the sentinels say that it is, which is so after its restart as well.
+            nodes = {str(store.nodes[0].identity.identity).rpartition("/")[2] for store in stores}
+            assert nodes == {node_at(Host("127.0.0.1", present.port))}
 
 
 def leads_to(server: NetworkServer, *stores: Store) -> bool:
