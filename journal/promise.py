@@ -32,18 +32,22 @@ def kind_of(store: Store) -> Kind:
             return Kind.SERVER
 
 
-async def read_all_facts(store: Store) -> tuple[ServerFacts, ...]:
+async def read_all_facts(store: Store, *, connected: bool = False) -> tuple[ServerFacts, ...]:
     """Ask every server of a store that takes writes.
 
     A node of a cluster that turns out to be a replica was one that took writes until a moment ago: the map is read
     anew, and what it says is given a while.
+
+    Args:
+        store: The open store.
+        connected: Whether those that are not connected are left out.
 
     Raises:
         StoreUnavailable: One of them is away.
     """
     deadline = time.monotonic() + MAP_SECONDS
     while True:
-        facts = tuple([await read_facts(node.call) for node in store.nodes])
+        facts = tuple([await read_facts(node.call) for node in (store.connected if connected else store.nodes)])
         is_right = not isinstance(store.address, ClusterAddress) or all(each.is_primary for each in facts)
         if is_right or time.monotonic() > deadline:
             return facts

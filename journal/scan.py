@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
+from .node import Node
 from .store import Store
 
 #: How many slots of the server's table one SCAN looks at; it takes well below a millisecond.
@@ -20,8 +21,16 @@ def _each(data: bytes) -> list[bytes]:
     return [data[at : at + 1] for at in range(len(data))]
 
 
-async def scan(store: Store, prefix: bytes, count: int = SCAN_COUNT) -> AsyncGenerator[list[bytes]]:
+async def scan(
+    store: Store, prefix: bytes, count: int = SCAN_COUNT, *, nodes: Sequence[Node] | None = None
+) -> AsyncGenerator[list[bytes]]:
     """Return all keys with a prefix, page by page, on every server that holds some, one after the other.
+
+    Args:
+        store: The open store.
+        prefix: What the names begin with.
+        count: How many slots of the server's table one page is about.
+        nodes: The servers that are asked, None for all that take writes.
 
     A key that is there from the first page to the last comes at least once; now and then one comes twice. One whose
     slot moves meanwhile to a server that was passed already may be left out.
@@ -30,7 +39,7 @@ async def scan(store: Store, prefix: bytes, count: int = SCAN_COUNT) -> AsyncGen
         StoreUnavailable: The store is away.
     """
     pattern = pattern_of(prefix)
-    for node in store.nodes:
+    for node in store.nodes if nodes is None else nodes:
         cursor = None
         while cursor != b"0":
             cursor, names = await node.call("SCAN", cursor or b"0", "MATCH", pattern, "COUNT", count)

@@ -174,6 +174,11 @@ class Store:
         return self.topology.nodes
 
     @property
+    def connected(self) -> Sequence[Node]:
+        """Those of them that are connected; all where none is, so that asking them says why."""
+        return [node for node in self.nodes if node.calls.is_up] or self.nodes
+
+    @property
     def is_quiet(self) -> bool:
         """Whether every command that was submitted has been answered."""
         return all(node.is_quiet for node in self.nodes)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -12,12 +13,12 @@ from ..journal.code_registry import read_code
 from ..journal.docket_reading import DOCKET_MAX, read_effects_of
 from ..journal.effect_cases import Alert, EffectCase
 from ..journal.effects import EffectEntry
-from ..journal.errors import CallError
+from ..journal.errors import CallError, StoreUnavailable
 from ..journal.key import Key
 from ..journal.keyspace import PartitionSpace
-from ..journal.lane_reading import ask
 from ..journal.ledger_reading import Found, read_alerts, read_queue, spaces_of
 from ..journal.receivers_registry import ReceiverCard, read_receivers
+from ..journal.refusals import key_error
 from ..journal.story import Story
 from ..journal.story_reading import STORY_ENTRIES, read_story
 from ..journal.surroundings import look
@@ -168,7 +169,8 @@ class EffectDesk(OpenClient):
         """Return the story of one object, over all of its invocations, in words for people.
 
         Args:
-            target: The object type, itself or by its name; without a key, the object, whose type is looked for.
+            target: The object type, itself or by its name; without a key, the object, whose type is looked for. Where
+                that can't be read of some types, the story's `problems` say so.
             key: The object.
             entries: How many of the newest entries of its history are told.
 
@@ -180,33 +182,54 @@ class EffectDesk(OpenClient):
         """
         check_number("entries", entries)
         parsed = Key.parse(str(target) if key is None else key)
-        name = await self._type_that_has(parsed) if key is None else name_of(target)
+        name, unread = await self._type_that_has(parsed) if key is None else (name_of(target), ())
         key_text = str(parsed)
         space = await self._places.place(name, key_text)
-        return await read_story(self.store, space, parsed, self._sent_as, entries=entries)
+        story = await read_story(self.store, space, parsed, self._sent_as, entries=entries)
+        return replace(story, problems=(*story.problems, *unread))
 
     def _sent_as(self, card: ReceiverCard | None, type_name: str, key_text: str, operation: str) -> str:
         return sent_as(card, self.store.namespace, type_name, key_text, operation)
 
-    async def _type_that_has(self, key: Key) -> str:
-        """Return the one object type that has an object of a key."""
+    async def _type_that_has(self, key: Key) -> tuple[str, tuple[str, ...]]:
+        """Return the one object type that has an object of a key, and of which types nobody can say whether they do."""
         key_text = str(key)
         names = sorted(await read_types(self.store))
         spaces = [await self._places.place(name, key_text) for name in names]
         found: list[str] = []
+        unread: list[str] = []
         for start in range(0, len(spaces), HANDFUL):
             group = spaces[start : start + HANDFUL]
-            keys = [each.object(key_text) for each in group]
-            words = [
-                ("EXISTS", each.object(key_text), each.lane(key_text), each.effects(key_text), each.set_aside(key_text))
-                for each in group
-            ]
-            replies = await ask(self.store, words, keys)
-            found.extend(each.type_name for each, count in zip(group, replies, strict=True) if count)
+            for space, answer in zip(group, await self._have(group, key_text), strict=True):
+                if isinstance(answer, StoreUnavailable):
+                    unread.append(f"whether {space.type_name} has an object {key_text}: {answer.why}")
+                elif answer:
+                    found.append(space.type_name)
         if len(found) == 1:
-            return found[0]
+            return found[0], tuple(unread)
         if found:
             raise CallError(f"{key_text} is an object of several types: say which of {', '.join(found)}")
+        if unread:
+            raise StoreUnavailable(
+                self.store.url, f"no other type has anything of it; can't be read: {'; '.join(unread)}"
+            )
         if not names:
             raise unused(self.store.namespace)
         raise CallError(f"no object type has anything of {key_text}; looked at: {', '.join(names)}")
+
+    async def _have(self, spaces: Sequence[PartitionSpace], key_text: str) -> list[bool | StoreUnavailable]:
+        """Return whether each partition has an object of a key, or why that can't be read."""
+        keys = [
+            (each.object(key_text), each.lane(key_text), each.effects(key_text), each.set_aside(key_text))
+            for each in spaces
+        ]
+        # One key in each read: a slot that is being moved answers those.
+        replies = iter(await self.store.each([("EXISTS", key) for those in keys for key in those]))
+        told: list[bool | StoreUnavailable] = []
+        for those in keys:
+            answers = [next(replies) for _ in those]
+            lost = next((each for each in answers if isinstance(each, Exception)), None)
+            if lost is not None and not isinstance(lost, StoreUnavailable):
+                raise key_error(lost, those[0], self.store.url) from lost
+            told.append(lost or any(answers))
+        return told

@@ -16,6 +16,7 @@ from .examining import Question, examine
 from .facts import InvocationFacts
 from .findings import Finding, Kind, NamedRepair
 from .invocation_checks import place_of
+from .reach import Reach
 
 #: So many calls are kept for the end of the walk: those of which their callee's partition had nothing yet.
 TRACED_MAX: Final = 20_000
@@ -29,9 +30,11 @@ class Calls:
 
     Args:
         store: The open store.
+        reach: Knows which partitions can be read: of what is called in another one, nothing can be said.
     """
 
     store: Store
+    reach: Reach
     left_out: int = 0
     _count: int = 0
     _by_route: dict[_Route, dict[bytes, InvocationFacts]] = field(
@@ -45,13 +48,16 @@ class Calls:
             StoreUnavailable: The store is away.
         """
         waiting = [(facts, call) for facts in callers if (call := _call_of(facts)) is not None]
-        targets = [self.store.space(call.type_name, call.partition) for _, call in waiting]
+        called = [self.store.space(call.type_name, call.partition) for _, call in waiting]
+        there = set(await self.reach.readable(called))
+        waiting = [each for each, target in zip(waiting, called, strict=True) if target in there]
+        targets = [target for target in called if target in there]
         words = [
             ("EXISTS", target.result(call.invocation), target.invocation(call.invocation))
             for target, (_, call) in zip(targets, waiting, strict=True)
         ]
-        there = await self.store.together(words)
-        for (facts, call), target, is_there in zip(waiting, targets, there, strict=True):
+        replies = await self.store.together(words)
+        for (facts, call), target, is_there in zip(waiting, targets, replies, strict=True):
             if is_there:
                 continue
             if self._count >= TRACED_MAX:

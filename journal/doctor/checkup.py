@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, cast
 
 import anyio
 
 from ..code_registry import TypeCard, read_code
-from ..errors import UnknownObject, WrongKeyType
+from ..errors import StoreUnavailable, UnknownObject, WrongKeyType
 from ..keyspace import PartitionSpace
 from ..noted import moment
 from ..promise import kind_of, read_all_facts
-from ..safety import Durability
+from ..safety import Durability, ServerFacts
 from ..store import MEMORY_LIMIT_RATIO, Store
 from ..types_registry import read_owners, read_types
+from ..urls import ClusterAddress
 from .clocks import read_clocks
 from .delivering import Deliveries
 from .facts import First, LeaseHealth, PartitionFacts, Sign, TypeFacts
@@ -26,11 +27,14 @@ from .partition_checks import PARTITION_CHECKS, memory_has_room, server_is_safe,
 from .partitions import Reading, read_partitions
 from .paused import pauses_in_words
 from .ranking import BusyKeys, takes_most
-from .report import BusyKey, Looked, PartitionReport, Report, owner_words
+from .reach import Reach
+from .report import BusyKey, Looked, PartitionReport, Report, ServerReport, owner_words
 from .server import libraries_of, read_servers
 from .walking import Progress, Walk
 from .watching import Watch
 
+#: So often a checkup of a cluster begins again whose partitions have stopped or gone on meanwhile.
+ATTEMPTS: Final = 3
 #: The traffic of the busiest objects is measured over at least this long.
 TRAFFIC_SECONDS: Final = 0.5
 
@@ -69,8 +73,25 @@ async def check_up(store: Store, plan: Plan) -> Report:
         WrongKeyType: A foreign key stands where a registry belongs.
     """
     began = time.monotonic()
-    checkup = _Checkup(store, plan, await _types(store, plan), await read_owners(store), await read_code(store))
-    return await checkup.run(began)
+    for _ in range(ATTEMPTS - 1 if isinstance(store.address, ClusterAddress) else 0):
+        try:
+            return await _check_up(store, plan, began)
+        except (StoreUnavailable, ExceptionGroup) as error:
+            # A partition that could be read has stopped on the way: it is left out from the start.
+            if not _is_unavailable(error):
+                raise
+    return await _check_up(store, plan, began)
+
+
+async def _check_up(store: Store, plan: Plan, began: float) -> Report:
+    types, in_charge, code = await _types(store, plan), await read_owners(store), await read_code(store)
+    return await _Checkup(store, plan, Reach(store), types, in_charge, code).run(began)
+
+
+def _is_unavailable(error: Exception) -> bool:
+    if isinstance(error, ExceptionGroup):
+        return cast("ExceptionGroup[Exception]", error).subgroup(StoreUnavailable) is not None
+    return isinstance(error, StoreUnavailable)
 
 
 async def _types(store: Store, plan: Plan) -> dict[str, int]:
@@ -88,6 +109,7 @@ class _Checkup:
 
     store: Store
     plan: Plan
+    reach: Reach
     types: Mapping[str, int]
     in_charge: Mapping[str, str]
     code: Mapping[str, TypeCard]
@@ -96,14 +118,15 @@ class _Checkup:
 
     async def run(self, began: float) -> Report:
         store, plan = self.store, self.plan
-        facts_of_servers = await read_all_facts(store)
-        spaces = [store.space(name, number) for name, count in self.types.items() for number in range(count)]
+        facts_of_servers = await read_all_facts(store, connected=True)
+        spaces = await self._spaces()
         before = await read_partitions(store, spaces)
-        deliveries = Deliveries(store)
+        deliveries = Deliveries(store, self.reach)
         unsent = await deliveries.begin(spaces)
         inboxes = await self._inboxes(before)
         walk = Walk(
-            store, self.types, self.in_charge, self.code, self.book, plan.type_name, plan.limit, plan.progress
+            store, self.reach, self.types, self.in_charge, self.code, self.book,
+            plan.type_name, plan.limit, plan.progress,
         )  # fmt: skip
         watch = Watch(store, spaces, plan.lease_seconds)
         async with anyio.create_task_group() as tasks:
@@ -124,9 +147,8 @@ class _Checkup:
         health = {each.space: each.health for each in facts}
         held = await walk.held.told(store, health)
         servers = await read_servers(store, facts_of_servers, plan.durability, plan.memory_limit_ratio)
-        for server_facts, server in zip(facts_of_servers, servers, strict=True):
-            self.book.add(server_is_safe(server_facts, plan.durability, kind_of(store), server.place))
-            self.book.add([memory_has_room(server)])
+        self._judge(servers, facts_of_servers)
+        self.book.add(await self.reach.confirmed())
         self._note_what_was_left_out(walk)
         return Report(
             namespace=store.namespace,
@@ -154,6 +176,18 @@ class _Checkup:
                 *await pauses_in_words(store, spaces, self.in_charge),
             ),
         )
+
+    async def _spaces(self) -> list[PartitionSpace]:
+        """Return the partitions of the registry that can be read."""
+        counts = self.types.items()
+        return await self.reach.readable(self.store.space(name, at) for name, count in counts for at in range(count))
+
+    def _judge(self, servers: Sequence[ServerReport], facts: Sequence[ServerFacts]) -> None:
+        # One that was lost in between has no report.
+        for server_facts, server in zip(facts, servers, strict=False):
+            kind = kind_of(self.store)
+            self.book.add(server_is_safe(server_facts, self.plan.durability, kind, server.place))
+            self.book.add([memory_has_room(server)])
 
     async def _inboxes(self, readings: Mapping[PartitionSpace, Reading]) -> dict[PartitionSpace, Inbox]:
         found: dict[PartitionSpace, Inbox] = {}
@@ -235,6 +269,11 @@ class _Checkup:
     def _note_what_was_left_out(self, walk: Walk) -> None:
         if walk.calls.left_out:
             self.notes.append(f"{walk.calls.left_out} calls that wait for their replies were not traced")
+        if self.reach.away:
+            self.notes.append(f"{len(self.reach.away)} partitions can't be read now: they were not looked at")
+        silent = [node.target for node in self.store.nodes if node not in self.store.connected]
+        if silent:
+            self.notes.append(f"{', '.join(silent)} can't be reached: what is there was not looked at")
         if not walk.is_whole:
             self.notes.append(f"the walk stopped after {walk.keys} keys, as it was told: the others were not looked at")
 
@@ -248,7 +287,9 @@ class _Checkup:
         notices += _losses(facts)
         notices += walk.expiring
         notices += [f"no live worker calls the functions of {name}" for name in libraries if name not in called]
-        notices += [f"no live worker hosts {each.name}, which has no work" for each in types if _rests(each)]
+        notices += [
+            f"no live worker hosts {each.name}, which has no work" for each in types if _rests(each, self.reach)
+        ]
         if walk.held.count > len(walk.held):
             notices.append(f"{walk.held.count} lanes are held; the {len(walk.held)} with most behind them are told of")
         if not self.types:
@@ -264,8 +305,9 @@ def _losses(facts: list[PartitionFacts]) -> list[str]:
     ]
 
 
-def _rests(facts: TypeFacts) -> bool:
-    return not facts.workers and not facts.partitions_with_work
+def _rests(facts: TypeFacts, reach: Reach) -> bool:
+    is_seen = all(space.type_name != facts.name for space in reach.away)
+    return is_seen and not facts.workers and not facts.partitions_with_work
 
 
 def _past(before: tuple[bytes, int] | None, after: tuple[bytes, int] | None, now_ms: int) -> First | None:

@@ -38,13 +38,13 @@ class Clocks:
 
 
 async def read_clocks(store: Store) -> Clocks:
-    """Ask every server for its time.
+    """Ask every server that is connected for its time.
 
     Raises:
         StoreUnavailable: One of them is away.
     """
     found: dict[Node, int] = {}
-    for node in store.nodes:
+    for node in store.connected:
         clock: Any = await node.call("TIME")
         found[node] = int(clock[0]) * 1000 + int(clock[1]) // 1000
     return Clocks(store, found)

@@ -15,6 +15,7 @@ from ..numbering import HISTORY_FIELD, Base
 from ..store import Store
 from .findings import Finding
 from .message_checks import counted_of, stuck
+from .reach import Reach
 
 #: A message that a live owner has not delivered for so long is stuck; it tries again every two seconds at least.
 STUCK_SECONDS: Final = 5.0
@@ -41,9 +42,11 @@ class Deliveries:
 
     Args:
         store: The open store.
+        reach: Knows which partitions can be read: nothing arrives in another one, and its senders are not to blame.
     """
 
     store: Store
+    reach: Reach
     _began: float = 0.0
     _first: Mapping[_Route, _Pending] | None = None
 
@@ -66,7 +69,11 @@ class Deliveries:
         Raises:
             StoreUnavailable: The store is away.
         """
-        first = {route: pending for route, pending in (self._first or {}).items() if route[0] in live}
+        first = {
+            (space, target): pending
+            for (space, target), pending in (self._first or {}).items()
+            if space in live and self._space(target) not in self.reach.away
+        }
         unmoved = await self._unmoved(first)
         left = STUCK_SECONDS - (time.monotonic() - self._began)
         if unmoved and left > 0:
@@ -106,11 +113,13 @@ class Deliveries:
             if counted is not None and counted.assigned > counted.acknowledged
         }
         targets = list(open_ones)[: max(count, 0)]
-        marks = await self.store.together([("HGET", self._space(target).marks, space.name) for target in targets])
+        there = await self.reach.readable(map(self._space, targets))
+        replies = await self.store.together([("HGET", each.marks, space.name) for each in there])
+        marks: dict[PartitionSpace, Any] = dict(zip(there, replies, strict=True))
         base_of, history = dict(_pairs(bases)), dict(_pairs(sent)).get(HISTORY_FIELD.encode(), b"").decode()
         found: dict[_Route, _Pending] = {}
-        for target, mark in zip(targets, marks, strict=True):
-            counted = open_ones[target]
+        for target in targets:
+            counted, mark = open_ones[target], marks.get(self._space(target))
             # Where the marks are those of another history they say nothing, and what is noted to have arrived counts.
             arrived = max(_taken(mark, history, base_of.get(target, b"0:0")), counted.acknowledged)
             if counted.assigned > arrived:

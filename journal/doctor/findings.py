@@ -56,6 +56,7 @@ class Kind(StrEnum):
     OWNER_BROKEN = "owner-broken"
     SCHEMA_MISMATCH = "schema-mismatch"
     PARTITION_UNKNOWN = "partition-unknown"
+    PARTITION_UNREADABLE = "partition-unreadable"
     PARTITION_WITHOUT_OWNER = "partition-without-owner"
     TYPE_WITHOUT_WORKER = "type-without-worker"
     STORE_UNSAFE = "store-unsafe"

@@ -11,12 +11,12 @@ from typing import Any, Final
 import anyio
 
 from ..codec import Undecodable, unpack
-from ..errors import KeylaneError
+from ..errors import KeylaneError, StoreUnavailable
 from ..inbox import submit
 from ..key import new_invocation_id
 from ..keyspace import PartitionSpace
-from ..lane_reading import ask
 from ..outcomes import Refused, Succeeded, decode_outcome
+from ..refusals import key_error
 from ..repair_order import NAMED_MAX, RepairOrder
 from ..requests import Request, RequestKind
 from ..store import Refusal, Store
@@ -124,7 +124,7 @@ async def _mend_owner(store: Store, wanted: OwnerRepair, report: Report) -> Repa
     partitions, _ = report.types[wanted.object_name]
     try:
         fields: list[bytes] = await store.fcall("mend", [space.owner], [partitions])
-    except Refusal as refused:
+    except (Refusal, StoreUnavailable) as refused:
         return Repaired(str(space), refused=f"its owner hash was left alone: {refused}")
     names = ", ".join(name.decode() for name in fields)
     return Repaired(str(space), (f"gave its owner hash back: {names}",) if fields else ())
@@ -154,12 +154,21 @@ async def _answers(store: Store, waits: list[tuple[Order, bytes]]) -> list[Repai
     deadline = time.monotonic() + ANSWER_SECONDS
     while waits and time.monotonic() < deadline:
         results = [order.space.result(raw_id) for order, raw_id in waits]
-        replies = await ask(store, [("GET", result) for result in results], results)
+        replies = await _results(store, results)
         done.extend(_repaired(order, data) for (order, _), data in zip(waits, replies, strict=True) if data is not None)
         waits = [each for each, data in zip(waits, replies, strict=True) if data is None]
         if waits:
             await anyio.sleep(POLL_SECONDS)
     return [*done, *(Repaired(str(order), waits=True) for order, _ in waits)]
+
+
+async def _results(store: Store, results: Sequence[bytes]) -> list[bytes | None]:
+    """Return what is there of results; one whose server does not answer may come later."""
+    replies = await store.each([("GET", result) for result in results])
+    for reply, result in zip(replies, results, strict=True):
+        if isinstance(reply, Exception) and not isinstance(reply, StoreUnavailable):
+            raise key_error(reply, result, store.url) from reply
+    return [None if isinstance(reply, Exception) else reply for reply in replies]
 
 
 def _repaired(order: Order, data: bytes) -> Repaired:

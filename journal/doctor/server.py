@@ -19,7 +19,7 @@ SMALL_STREAM_BYTES: Final = {4096: 4_336, 1024: 1_265, 512: 752, 256: 945}
 async def read_servers(
     store: Store, facts: Sequence[ServerFacts], durability: Durability, memory_limit_ratio: float
 ) -> tuple[ServerReport, ...]:
-    """Ask each server for what its facts don't have.
+    """Ask each server that is connected for what its facts don't have.
 
     Raises:
         StoreUnavailable: One of them is away.
@@ -29,7 +29,7 @@ async def read_servers(
     return tuple(
         [
             await _read_server(node, each, promised, memory_limit_ratio, is_one_of_several=several)
-            for node, each in zip(store.nodes, facts, strict=False)
+            for node, each in zip(store.connected, facts, strict=False)
         ]
     )
 

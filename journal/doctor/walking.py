@@ -24,6 +24,7 @@ from .message_checks import check_outbox, check_sent
 from .names import TYPES, KeyName, Structure, printable
 from .queue_checks import check_claims, check_due, check_lanes, check_runnable
 from .ranking import BusyKeys, HeldLanes
+from .reach import Reach
 from .report import Doubtful
 from .scanning import FOR_EVER, Standing, names_of, survey
 
@@ -44,6 +45,7 @@ class Walk:
 
     Args:
         store: The open store.
+        reach: Knows which partitions can be read; the others are passed over.
         types: The partition counts of the registry.
         in_charge: Who is in charge of each type.
         book: Where findings go.
@@ -53,6 +55,7 @@ class Walk:
     """
 
     store: Store
+    reach: Reach
     types: Mapping[str, int]
     in_charge: Mapping[str, str]
     code: Mapping[str, TypeCard]
@@ -75,7 +78,7 @@ class Walk:
 
     def __post_init__(self) -> None:
         """Begin without any call."""
-        self.calls = Calls(self.store)
+        self.calls = Calls(self.store, self.reach)
 
     async def run(self) -> None:
         """Walk to the end, or to the limit.
@@ -86,9 +89,9 @@ class Walk:
         namespace = self.store.namespace
         prefix = f"{{{namespace}:" if self.type_name is None else f"{{{namespace}:{self.type_name}:"
         looked = 0
-        async for page in scan(self.store, prefix.encode()):
+        async for page in scan(self.store, prefix.encode(), nodes=self.store.connected):
             looked += SCAN_COUNT
-            names = names_of(namespace, page)
+            names = await self._readable(names_of(namespace, page))
             self.keys += len(names)
             if names:
                 await self._take(await survey(self.store, names))
@@ -97,6 +100,10 @@ class Walk:
             if self.limit is not None and self.keys >= self.limit:
                 self.is_whole = False
                 return
+
+    async def _readable(self, names: list[KeyName]) -> list[KeyName]:
+        there = set(await self.reach.readable(map(self._space, names)))
+        return [name for name in names if self._space(name) in there]
 
     async def _take(self, page: list[Standing]) -> None:
         sound = [each for each in page if self._is_sound(each)]

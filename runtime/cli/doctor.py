@@ -59,7 +59,7 @@ async def doctor(shell: Shell, orders: Orders) -> ExitCode:
     """Look at a namespace, repair it if that is asked for, and say what there is to say."""
     settings = Settings()
     async with Store(shell.store_url(), namespace=shell.namespace) as store:
-        places = sum([int(await node.call("DBSIZE")) for node in store.nodes])
+        places = sum([int(await node.call("DBSIZE")) for node in store.connected])
         with progress_shown(places, is_shown=not shell.is_json) as progress:
             plan = Plan(
                 settings.lease_seconds,
