@@ -181,6 +181,9 @@ class Caller:
                 self._history.learned(operation, failed=repr(error))
             return True
         except KeylaneError as error:
+            if "is not open" in str(error):
+                # The client of a worker that leaves is closed, and nothing was asked: the next process does that.
+                await anyio.sleep_forever()
             self._history.learned(operation, failed=repr(error))
         return True
 
