@@ -62,11 +62,11 @@ def effect_boundaries(function: Callable[..., Any]) -> tuple[Boundary[Any], Boun
     _check_function(function)
     name = function.__qualname__.replace("<locals>.", "")
     remedy = "write async def name(operation_id: str, params: Params) -> Receipt"
-    positional = [each for each in inspect.signature(function).parameters.values() if each.kind in _POSITIONAL]
-    if not takes(function, _EFFECT_PARAMETERS) or len(positional) != _EFFECT_PARAMETERS:
+    named = _positional(function)
+    if not takes(function, _EFFECT_PARAMETERS) or len(named) != _EFFECT_PARAMETERS:
         raise RegistrationError(f"{name} can't be the function of an effect", parameter="function", remedy=remedy)
     annotations = _Annotations.around(function)
-    return annotations.boundary(positional[1].name, InvalidInput), annotations.boundary(_RETURN, InvalidOutput)
+    return annotations.boundary(named[1], InvalidInput), annotations.boundary(_RETURN, InvalidOutput)
 
 
 def takes(function: object, count: int) -> bool:
@@ -89,9 +89,8 @@ def lookup_forms(function: Callable[..., Any]) -> tuple[Any, Any]:
     plain = _function_of(function)
     if plain is None:
         return Any, Any
-    positional = [each for each in inspect.signature(function).parameters.values() if each.kind in _POSITIONAL]
-    annotations = _Annotations.around(plain)
-    taken = positional[1].name if len(positional) >= _EFFECT_PARAMETERS else ""
+    annotations, named = _Annotations.around(plain), _positional(function)
+    taken = named[1] if len(named) >= _EFFECT_PARAMETERS else ""
     forms = [annotations.form(name, "") if name in annotations.raw else Any for name in (taken, _RETURN)]
     return forms[0], forms[1]
 
@@ -105,9 +104,12 @@ def first_form(function: Callable[..., Any]) -> Any:
     plain = _function_of(function)
     if plain is None:
         return Any
-    annotations = _Annotations.around(plain)
-    named = [each.name for each in inspect.signature(function).parameters.values() if each.kind in _POSITIONAL]
+    annotations, named = _Annotations.around(plain), _positional(function)
     return annotations.form(named[0], "") if named and named[0] in annotations.raw else Any
+
+
+def _positional(function: Callable[..., Any]) -> list[str]:
+    return [each.name for each in inspect.signature(function).parameters.values() if each.kind in _POSITIONAL]
 
 
 _EFFECT_PARAMETERS: Final = 2
