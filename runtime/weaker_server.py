@@ -26,7 +26,8 @@ async def keeps_less(store: Store, durability: Durability) -> bool:
         durability: What is declared.
     """
     try:
-        facts = await read_all_facts(store)
+        # One that is away hides nothing of the one that has just got its place: it is seen when it is back.
+        facts = await read_all_facts(store, connected=True)
     except KeylaneError as error:
         # Once another one has its place, they are looked at again.
         logger.info("what the servers keep can't be read now: %s", error)
