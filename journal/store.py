@@ -93,7 +93,7 @@ class Store:
         self.topology = self._topology(memory_limit_ratio)
         #: Sends one command to the server that has its key, and hands the reply to a function that must not raise.
         self.submit = self.topology.submit
-        self._server_listeners: list[Callable[[], None]] = []
+        self._server_listeners: list[Callable[[Node], None]] = []
         self._unknown_memory = MemoryWatch(self.call, memory_limit_ratio)
         self._stack = contextlib.AsyncExitStack()
         # Spelling the fixed keys of a partition costs more than looking it up.
@@ -144,9 +144,17 @@ class Store:
         self.topology.attend(writer)
         return writer
 
-    def on_server_change(self, listener: Callable[[], None]) -> None:
-        """Have something called when another server answers than before, before anything else is sent to that one."""
+    def on_server_change(self, listener: Callable[[Node], None]) -> Callable[[], None]:
+        """Have something called when another server answers than before, before anything else is sent to that one.
+
+        Args:
+            listener: Called with the node where it answers; must not raise.
+
+        Returns:
+            What ends it.
+        """
         self._server_listeners.append(listener)
+        return partial(self._server_listeners.remove, listener)
 
     def memory_of(self, space: PartitionSpace) -> MemoryWatch:
         """Return what is known of the memory of the server that holds a partition."""
@@ -428,7 +436,7 @@ class Store:
         is_new = node.identity.identity is None
         if await node.identity.greet(ask_it, host) or is_new:
             for listener in self._server_listeners:
-                listener()
+                listener(node)
 
     async def _on_connect(self, node: Node, connection: Connection) -> None:
         """See who answers, and load the library where it is lacking, before anything else is sent over a connection."""

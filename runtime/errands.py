@@ -50,7 +50,12 @@ class Errands:
         asyncio.get_running_loop().call_later(delay_seconds, self.add, errand)
 
     def begin(self, errand: Errand) -> None:
-        """Run an errand that may have to wait for long in a task of its own: others must not wait behind it."""
+        """Run an errand that may have to wait for long in a task of its own: others must not wait behind it.
+
+        Whoever begins one may outlive the worker, as the connections do; then nothing is begun any more.
+        """
+        if self._tasks.cancel_scope.cancel_called:
+            return
         self._under_way += 1
         self._tasks.start_soon(self._do_begun, errand)
 

@@ -92,8 +92,7 @@ class Slots(Generic[Work]):
             return
         is_crowded = self._ready and not self._idle
         if is_crowded and self._slots - self._lent < self._limit_for_newcomers and not self._ready.has(work):
-            self._slots += 1
-            self._tasks.start_soon(self._run, work)
+            self._start(work)
             return
         self._ready.put(work)
         self._grow()
@@ -119,8 +118,13 @@ class Slots(Generic[Work]):
 
     def _grow(self) -> None:
         if self._ready and not self._idle and self._slots - self._lent < self._limit:
+            self._start()
+
+    def _start(self, first: Work | None = None) -> None:
+        """Start one more slot; what a late answer of the store makes ready once the worker is closed runs elsewhere."""
+        if not self.is_closing:
             self._slots += 1
-            self._tasks.start_soon(self._run)
+            self._tasks.start_soon(self._run, first)
 
     async def _run(self, first: Work | None = None) -> None:
         task = asyncio.current_task()

@@ -35,6 +35,7 @@ from .lease_thread import HeldLease, LeaseThread
 from .loading import Loading
 from .mending import Mending
 from .meters import NO_METERS, Meters
+from .newcomers import Newcomers
 from .outbox import Outbox
 from .ownership import Ownership
 from .partition import Partition, Phase
@@ -57,10 +58,10 @@ from .steps import Steps
 from .timers import Timers
 from .validating import VALIDATOR_SLOTS, Validating, Validation, sender_of
 from .waits import Waits
-from .weaker_server import keeps_less
 
 if TYPE_CHECKING:
     from ..journal.keyspace import PartitionSpace
+    from ..journal.node import Node
     from ..journal.requests import Request
     from ..journal.safety import Durability
     from ..journal.store import Store
@@ -149,6 +150,7 @@ class Worker(PartitionHost):
             suspend=self._timers.suspend,
             restart_may_lose=restart_may_lose,
         )
+        self._newcomers = Newcomers(store, durability, self._errands, settings.sweep_seconds, self._may_lose)
         self.doors = Doors(app, settings, self._ownership, self._intake, self._acceptances, self._reads)
         #: Tells, in tests, when nothing happens before time passes.
         self.idle: Idle
@@ -236,7 +238,7 @@ class Worker(PartitionHost):
         )
         self._inboxes.subscription = subscription
         self._errands.start(tasks)
-        self._store.on_server_change(self._server_changed)
+        self._stack.callback(self._store.on_server_change(self._server_changed))
         sweeps = (self._sweep, self._retention.run, self._blob_sweep.run, self._tick, self.effect_parts.agenda.run)
         for task in (self._timers.run, self._inboxes.run, self._outbox.run, self._ownership.run, *sweeps):
             tasks.start_soon(task)
@@ -313,19 +315,18 @@ class Worker(PartitionHost):
         for partition in self._ownership.of_lease(lease):
             partition.lose(is_taken=True)
 
-    def _server_changed(self) -> None:
+    def _server_changed(self, node: Node) -> None:
         """End the tenures on a server that is another one: what it has is compared before anything goes on from it."""
         self._ownership.register_again()
         for partition in self._ownership.partitions:
             if not partition.is_on_its_server():
                 partition.lose()
         if self._durability == "fsync":
-            self._errands.begin(self._look_at_servers)
+            self._newcomers.look_at(node)
 
-    async def _look_at_servers(self) -> None:
-        if await keeps_less(self._store, self._durability):
-            self._ownership.restart_may_lose = True
-            self._outbox.keep_ms = self._keep_ms(restart_may_lose=True)
+    def _may_lose(self) -> None:
+        self._ownership.restart_may_lose = True
+        self._outbox.keep_ms = self._keep_ms(restart_may_lose=True)
 
     def _keep_ms(self, *, restart_may_lose: bool) -> int:
         """Return how long messages that have arrived are kept: as far back as their receiver's store may lose them."""

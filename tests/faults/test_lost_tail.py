@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio.to_thread
 import pytest
@@ -14,7 +15,9 @@ import pytest
 from keylane import Client, Runtime, StoreUnavailable
 from keylane.journal.key import partition_of
 from keylane.journal.keyspace import PartitionSpace, durability_key, types_key
+from keylane.journal.safety import ServerFacts
 from keylane.objects.settings import Settings
+from keylane.runtime import newcomers
 from keylane.runtime.partition import Partition, Phase
 from tests.objects_catalogue import add, app, both, get, set_both
 from tests.runtime.shell_command import run
@@ -308,6 +311,43 @@ async def test_a_server_that_keeps_less_than_the_one_before_is_told_of(
         told = await survivor.client.inspect("Counter", key)
 
     assert told.owner.doubt_why == "doubt"
+
+
+async def test_what_another_server_keeps_is_asked_until_it_tells(
+    own_server: StoreServer, namespace: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection may break again before it has told."""
+    caplog.set_level(logging.INFO, "keylane.ownership")
+    asked: list[str] = []
+    ask = newcomers.read_facts
+
+    async def breaks_once(call: Callable[..., Any]) -> ServerFacts:
+        asked.append("facts")
+        if len(asked) == 1:
+            raise StoreUnavailable("the store", "its connection broke")
+        return await ask(call)
+
+    monkeypatch.setattr(newcomers, "read_facts", breaks_once)
+    async with Runtime(app, store=own_server.url, namespace=namespace, settings=FAST):
+        own_server.kill()
+        own_server.start("--appendfsync", "everysec")
+        await eventually(lambda: "but appendfsync is everysec" in caplog.text, "it is told")
+
+    assert len(asked) == 2
+
+
+async def test_another_server_that_comes_while_a_worker_closes_is_left_alone(
+    own_server: StoreServer, namespace: str
+) -> None:
+    """The connections outlive the worker, and its tasks have ended by then."""
+    async with Runtime(app, store=own_server.url, namespace=namespace, settings=FAST) as runtime:
+        (node,) = runtime.worker.store.nodes
+        before = node.identity.identity
+        await runtime.worker.__aexit__(None, None, None)
+        own_server.kill()
+        own_server.start()
+
+        await eventually(lambda: node.identity.identity != before and node.calls.is_up, "it is another one")
 
 
 async def test_what_clients_have_to_know_is_written_again(weak_server: StoreServer, namespace: str) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
+from keylane.journal.background import Background
+from keylane.runtime.errands import Errands
 from keylane.runtime.slots import BEGUN_AT_ONCE, Slots
 
 pytestmark = pytest.mark.anyio
@@ -91,3 +93,25 @@ async def test_a_tenant_that_comes_anew_is_next_though_others_have_much_that_is_
         tasks.cancel_scope.cancel()
 
     assert order.index("other/1") <= BEGUN_AT_ONCE + 1
+
+
+async def test_what_is_made_ready_after_the_end_is_left_alone() -> None:
+    """Answers of the store may come when the worker has closed; what they make ready runs elsewhere."""
+    done: list[str] = []
+
+    async def turn(piece: str) -> None:
+        done.append(piece)
+
+    async def errand() -> None:
+        done.append("an errand")
+
+    async with Background() as tasks:
+        slots, errands = Slots[str](1, turn, str, tasks), Errands()
+        errands.start(tasks)
+    for piece in ("one", "another"):
+        slots.give(piece)
+    errands.begin(errand)
+    errands.add(errand)
+    await asyncio.sleep(0)
+
+    assert done == []
