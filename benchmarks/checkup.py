@@ -89,9 +89,7 @@ async def fill(store: Store, invocations: int) -> None:
 
 async def _writer(store: Store, number: int) -> Any:
     space = store.space(TYPE, number)
-    acquired = await acquire(
-        store, space, VACANT, partitions=PARTITIONS, worker="bench", machine="", patience_seconds=5
-    )
+    acquired = await acquire(store, space, VACANT, partitions=PARTITIONS, worker="bench", machine="", lease_seconds=5)
     assert acquired is not None
     return store.writer(space, acquired.tenure)
 

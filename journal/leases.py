@@ -59,7 +59,7 @@ async def acquire(
     partitions: int,
     worker: str,
     machine: str,
-    patience_seconds: float,
+    lease_seconds: float,
     restart_may_lose: bool = False,
     reach_seconds: float = 60.0,
     remembered: Remembered | None = None,
@@ -73,8 +73,8 @@ async def acquire(
         partitions: How many partitions the type has; written at first use and compared from then on.
         worker: This worker.
         machine: Where it runs.
-        patience_seconds: For how long a lost answer is asked for again; a lease is enough, a tenure older than that
-            would begin expired.
+        lease_seconds: For how long the worker may be silent before others, whose own lease may be a shorter one, take
+            the partition from it. For as long a lost answer is asked for again: an older tenure would begin expired.
         restart_may_lose: Whether a restart may cost the server what it has confirmed.
         reach_seconds: How far before the start of a server that may know less than the one before a loss may reach, and
             how long from now on work is in doubt.
@@ -93,10 +93,10 @@ async def acquire(
     known = _known(remembered)
     loss = (int(restart_may_lose), int(reach_seconds * 1000), *known)
     server = await store.identity_of(space)
-    args = (partitions, epoch, seen.lease, token, worker, machine, *_told(server), *loss)
+    args = (partitions, epoch, seen.lease, token, worker, machine, *_told(server), *loss, int(lease_seconds * 1000))
     # The lease counts from before the first time that these words were sent: any of them may be the one that counted.
     sent_at = lease_clock()
-    answer = await _acquire(store, space, args, sent_at + patience_seconds)
+    answer = await _acquire(store, space, args, sent_at + lease_seconds)
     if answer is None:
         return None
     acquired = _acquired(answer, token, sent_at)
@@ -255,12 +255,12 @@ def _observation(space: PartitionSpace, reply: Any) -> Observation | StoreError:
     if isinstance(reply, redis.exceptions.ResponseError):
         named = _named(refusal(reply), space)
         return named if isinstance(named, StoreError) else StoreError(str(named))
-    epoch, lease, released, worker, machine = reply
+    epoch, lease, released, worker, machine, lease_ms = reply
     if epoch is None:
         return VACANT
     held = (_text(worker), _text(machine))
     try:
-        return Observation(int(epoch), int(lease or 0), released == b"1", *held)
+        return Observation(int(epoch), int(lease or 0), released == b"1", *held, int(lease_ms or 0) / 1000)
     except ValueError:
         return StoreError(f"{space.owner.decode()} holds something else than numbers; `keylane doctor` repairs it")
 

@@ -51,6 +51,7 @@ class Observation:
         released: Whether the holder has handed the partition over.
         worker: Who holds it, or held it.
         machine: Where that worker runs, as it describes it itself.
+        lease_seconds: For how long it may be silent, 0 where it does not say.
     """
 
     epoch: int | None
@@ -58,6 +59,7 @@ class Observation:
     released: bool
     worker: str
     machine: str
+    lease_seconds: float = 0.0
 
 
 VACANT: Final = Observation(None, 0, released=False, worker="", machine="")
@@ -122,6 +124,7 @@ class Announcement:
         machine: Where it runs, as `Observation.machine`.
         library: The function library that it calls; a library that nobody announces may be deleted.
         draining: Whether it is about to leave and wants no partitions.
+        lease_seconds: For how long it may be silent, 0 where it does not say.
     """
 
     counter: int
@@ -129,21 +132,26 @@ class Announcement:
     machine: str
     library: str
     draining: bool
+    lease_seconds: float = 0.0
 
 
-def _announcement(counter: int, hosts: tuple[bytes, ...], machine: str, library: str, draining: int) -> Announcement:
-    return Announcement(counter, tuple(name.decode() for name in hosts), machine, library, draining != 0)
+def _announcement(
+    counter: int, hosts: tuple[bytes, ...], machine: str, library: str, draining: int, lease_ms: int = 0
+) -> Announcement:
+    names = tuple(name.decode() for name in hosts)
+    return Announcement(counter, names, machine, library, draining != 0, lease_ms / 1000)
 
 
 _TAG: Final = 1
-_LAYOUTS: Final = {_TAG: Layout(_announcement, (a_number, sequence_of_bytes, a_text, a_text, a_number))}
+_LAYOUTS: Final = {_TAG: Layout(_announcement, (a_number, sequence_of_bytes, a_text, a_text, a_number), (a_number,))}
 
 
 def encode_announcement(announcement: Announcement) -> bytes:
     """Return the bytes that lie in the registry."""
     hosts = [name.encode() for name in announcement.hosts]
+    lease_ms = int(announcement.lease_seconds * 1000)
     fields = (announcement.counter, hosts, announcement.machine, announcement.library, int(announcement.draining))
-    return pack([_TAG, *fields])
+    return pack([_TAG, *fields, lease_ms])
 
 
 def decode_announcement(data: bytes) -> Announcement:

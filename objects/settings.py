@@ -30,7 +30,7 @@ class Settings(BaseSettings):
 
     partitions: int = Field(16, ge=1, le=16_384, description="Partitions per object type, fixed at first use.")
     lease_seconds: Seconds = Field(
-        3.0, description="How long a silent owner keeps its partitions; the same for all workers of a namespace."
+        3.0, description="How long a silent owner keeps its partitions; others wait for the longer of both leases."
     )
     renewal_seconds: Seconds = Field(1.0, description="How often an owner renews; less than half of the lease.")
     sweep_seconds: Seconds = Field(1.0, description="How often a worker looks for what no hint has told it.")

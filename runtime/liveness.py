@@ -1,5 +1,6 @@
 """Who is alive, judged by one rule: a counter that stood still for a lease, in answered polls spread over that time.
 
+The lease is the longer one of ours and theirs: they may have been started with other settings than this process.
 Only this process's own clock is used, and only while it looked often enough: after a pause of its own, or of the
 store, the others may have had no chance to be seen, so watching begins anew. Nothing here does I/O; the caller brings
 the time.
@@ -62,7 +63,7 @@ class LeaseWatch:
     """Judges the lease of one partition that this worker wants and another holds.
 
     Args:
-        lease_seconds: For how long the counter must stand still.
+        lease_seconds: For how long the counter must stand still at least; longer where its holder's lease is longer.
     """
 
     __slots__ = ("_lease_seconds", "_still")
@@ -78,17 +79,18 @@ class LeaseWatch:
         if seen.released:
             return Verdict.RELEASED
         still_seconds = self._still.poll((seen.epoch, seen.lease), sent_at=sent_at, answered_at=answered_at)
-        return Verdict.EXPIRED if still_seconds >= self._lease_seconds else Verdict.HELD
+        return Verdict.EXPIRED if still_seconds >= max(self._lease_seconds, seen.lease_seconds) else Verdict.HELD
 
 
 class _Neighbour:
     """One announcement of the registry, watched."""
 
-    __slots__ = ("dead_since", "raw", "still")
+    __slots__ = ("dead_since", "lease_seconds", "raw", "still")
 
     def __init__(self, gap_seconds: float) -> None:
         self.still: Stillness[bytes] = Stillness(gap_seconds)
         self.raw = b""
+        self.lease_seconds = 0.0
         self.dead_since: float | None = None
 
     def poll(self, raw: bytes, lease_seconds: float, *, sent_at: float, answered_at: float) -> None:
@@ -97,7 +99,9 @@ class _Neighbour:
         still_seconds = self.still.poll(raw, sent_at=sent_at, answered_at=answered_at)
         if changed:
             self.dead_since = None
-        elif still_seconds >= lease_seconds:
+            announced = _decoded(raw)
+            self.lease_seconds = announced.lease_seconds if announced else 0.0
+        elif still_seconds >= max(lease_seconds, self.lease_seconds):
             self.die(answered_at)
 
     def die(self, now: float) -> None:
@@ -113,7 +117,7 @@ class Neighbours:
 
     Args:
         worker: This worker, which never counts as dead.
-        lease_seconds: For how long an announcement must stand still.
+        lease_seconds: For how long an announcement must stand still at least; where it names a longer lease, that long.
         forget_seconds: For how long a dead worker's announcement is kept.
     """
 

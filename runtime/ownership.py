@@ -236,6 +236,7 @@ class Ownership:
             self._presence.machine,
             self._store.library.name,
             self._draining,
+            self._settings.lease_seconds,
         )
         self._announce_at = lease_clock() + self._settings.renewal_seconds
         seen = await announce(self._store, self._presence.worker, announcement)
@@ -284,7 +285,7 @@ class Ownership:
             partitions=partitions_of(self._app.objects[identity.type_name], self._settings),
             worker=self._presence.worker,
             machine=self._presence.machine,
-            patience_seconds=self._settings.lease_seconds,
+            lease_seconds=self._settings.lease_seconds,
             restart_may_lose=self.restart_may_lose,
             reach_seconds=self._settings.doubt_seconds,
             remembered=remembered,

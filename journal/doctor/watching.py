@@ -68,7 +68,8 @@ class Watch:
     Args:
         store: The open store.
         spaces: The partitions.
-        lease_seconds: For how long a counter must stand still to be one of nobody.
+        lease_seconds: For how long a counter must stand still to be one of nobody; where owners have a longer lease,
+            that long.
     """
 
     store: Store
@@ -93,11 +94,16 @@ class Watch:
         while True:
             await self.look()
             waited_seconds = lease_clock() - began
-            if not self._is_silent() or waited_seconds > 2 * self.lease_seconds:
+            longest = self._longest_lease()
+            if not self._is_silent() or waited_seconds > 2 * longest:
                 return
-            if waited_seconds > self.lease_seconds and not any(each.is_live for each in self.workers()):
+            if waited_seconds > longest and not any(each.is_live for each in self.workers()):
                 return
             await anyio.sleep(self.lease_seconds / LOOKS_PER_LEASE)
+
+    def _longest_lease(self) -> float:
+        theirs = (each.lease_seconds for each in self._seen.values() if isinstance(each, Observation))
+        return max((self.lease_seconds, *theirs))
 
     async def look(self) -> None:
         """Take one look at everything.

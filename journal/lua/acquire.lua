@@ -9,6 +9,7 @@
 --       10 "1" when a restart may cost it what it has confirmed · 11 how far back and ahead a loss may reach, in ms
 --       12 epoch · 13 token · 14 last batch confirmed, of the caller's own last tenure of this partition; 12 is empty
 --       when it has had none · 15 "1" when nobody has had it since, as far as the caller knows
+--       16 for how long the worker may be silent, in milliseconds
 --
 -- Answers {epoch, partition time, last batch number of the tenure before, its serial, history, doubt from, doubt until,
 -- verdict}; without a doubt both are -1. The verdict is "lost" when the store has less than the caller knows of, "doubt"
@@ -80,7 +81,7 @@ local function acquire(keys, argv)
   if verdict ~= '' then history = new_history(math.max(next_epoch, 2), token) end
   if not history then history = new_history(next_epoch, token) end
   redis.call('HSET', owner, 'schema', SCHEMA, 'partitions', partitions, 'epoch', int(next_epoch), 'token', token,
-    'worker', argv[5], 'machine', argv[6], 'lease', '0', 'batch', '0', 'serial', '0',
+    'worker', argv[5], 'machine', argv[6], 'lease', '0', 'lease_ms', argv[16], 'batch', '0', 'serial', '0',
     'before', int(batch) .. ':' .. int(serial), 'server', argv[7] or '', 'history', history)
   redis.call('HDEL', owner, 'released')
   for slot = 0, RING - 1 do redis.call('HDEL', owner, 'a' .. slot) end

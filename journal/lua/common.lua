@@ -2,6 +2,7 @@
 --   schema, partitions   written at first use and never changed
 --   epoch, token         the tenure: one period of ownership
 --   worker, machine      who holds it;  lease: a counter raised by the holder;  released: "1" after a hand-over
+--   lease_ms             for how long the holder may be silent, by its own settings
 --   before               "batch:serial" of the tenure before, so that an acquisition asked for twice answers the same
 --   batch, serial        number and serial of the last batch applied in this tenure
 --   time                 the last partition time written, in milliseconds;  offset: the clock's shift, set by tests only

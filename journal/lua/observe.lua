@@ -2,13 +2,14 @@
 --
 -- KEYS  1 owner
 --
--- Answers {epoch, lease counter, released, worker, machine}; each is false where it was never written.
+-- Answers {epoch, lease counter, released, worker, machine, for how many milliseconds the worker may be silent}; each is
+-- false where it was never written.
 -- Refuses WRONGKEYTYPE key.
 
 local function observe(keys)
   local owner = keys[1]
   if wrong_type(owner, 'hash') then return refuse('WRONGKEYTYPE', owner) end
-  return redis.call('HMGET', owner, 'epoch', 'lease', 'released', 'worker', 'machine')
+  return redis.call('HMGET', owner, 'epoch', 'lease', 'released', 'worker', 'machine', 'lease_ms')
 end
 
 register('observe', observe, {'no-writes'})

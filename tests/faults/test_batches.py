@@ -74,7 +74,7 @@ async def owning(
 
 
 async def take(store: Store, space: PartitionSpace, seen: Observation) -> Acquired | None:
-    return await acquire(store, space, seen, partitions=1, worker="worker", machine="machine", patience_seconds=1)
+    return await acquire(store, space, seen, partitions=1, worker="worker", machine="machine", lease_seconds=1)
 
 
 async def two_in_flight(owner: Owner) -> None:

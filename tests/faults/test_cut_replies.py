@@ -85,7 +85,7 @@ class Written:
 
 async def take(store: Store, number: int) -> Written:
     space = store.space("Order", number)
-    acquired = await acquire(store, space, VACANT, partitions=16_384, worker="w", machine="m", patience_seconds=1)
+    acquired = await acquire(store, space, VACANT, partitions=16_384, worker="w", machine="m", lease_seconds=1)
     assert acquired is not None
     await store.call("XADD", space.inbox, ENTRY_MS, "m", "request")
     partition_writer = store.writer(space, acquired.tenure)

@@ -99,11 +99,14 @@ async def test_an_owner_stopped_after_its_commit_gives_the_answer_that_is_durabl
                 assert await client.call("Counter", KEY, "get", timeout=10) == 11
 
 
-async def test_a_stopped_owner_reads_no_old_state_from_memory(shared_server: StoreServer, namespace: str) -> None:
+@pytest.mark.parametrize("lease_seconds", [0.6, 6.0], ids=["the same lease", "a longer lease than the other one's"])
+async def test_a_stopped_owner_reads_no_old_state_from_memory(
+    shared_server: StoreServer, namespace: str, lease_seconds: float
+) -> None:
     """Continued after another owner wrote, it does not even answer its own process with what it remembers."""
-    call = ("Counter", KEY, "get")
+    call, settings = ("Counter", KEY, "get"), {"lease_seconds": lease_seconds}
     async with Client(shared_server.url, namespace=namespace) as client:
-        with CallerProcess(shared_server.url, namespace, call, times=20, hosts=True) as stopped:
+        with CallerProcess(shared_server.url, namespace, call, times=20, hosts=True, settings=settings) as stopped:
             await stopped.ready()
             assert await client.call("Counter", KEY, "add", 1, timeout=10) == 1
             await stopped.stop()

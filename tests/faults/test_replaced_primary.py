@@ -122,7 +122,7 @@ async def test_a_lease_is_not_lost_by_the_word_of_a_primary_that_was_replaced(
 
 async def acquired(store: Store, space: PartitionSpace) -> Tenure:
     got = await acquire(
-        store, space, VACANT, partitions=1, worker="w", machine="m", patience_seconds=TIMEOUT_SECONDS
+        store, space, VACANT, partitions=1, worker="w", machine="m", lease_seconds=TIMEOUT_SECONDS
     )  # fmt: skip
     assert got is not None
     return got.tenure

@@ -253,6 +253,7 @@ class CallerProcess(ChildProcess):
         call: Object type, key, handler and argument, if it takes one.
         times: How many calls, all at once.
         hosts: Whether it is a worker as well, so that some calls stay inside it.
+        settings: Settings by name, over those of `FAST`.
         faults: What goes wrong inside, as `fault_points` reads it.
         timeout_seconds: How long each call may take.
     """
@@ -265,6 +266,7 @@ class CallerProcess(ChildProcess):
         *,
         times: int = 1,
         hosts: bool = False,
+        settings: Mapping[str, object] | None = None,
         faults: str = "",
         timeout_seconds: float = 10.0,
     ) -> None:
@@ -275,7 +277,7 @@ class CallerProcess(ChildProcess):
             *("--timeout", str(timeout_seconds)),
             *(["--hosts"] if hosts else []),
         ]
-        super().__init__("tests.faults.caller_main", arguments, environment_of(None, faults))
+        super().__init__("tests.faults.caller_main", arguments, environment_of(settings, faults))
 
     def start(self) -> None:
         """Let it call."""

@@ -135,7 +135,7 @@ async def took(store: Store, number: int = 0) -> Owner:
     space = store.space("Order", number)
     (seen,) = (await observe(store, [space])).seen
     assert isinstance(seen, Observation)
-    acquired = await acquire(store, space, seen, partitions=64, worker="w", machine="m", patience_seconds=1)
+    acquired = await acquire(store, space, seen, partitions=64, worker="w", machine="m", lease_seconds=1)
     assert acquired is not None
     return Owner(store, space, acquired.tenure)
 

@@ -35,7 +35,7 @@ async def store(each_store_url: str, namespace: str) -> AsyncIterator[Store]:
 
 async def took(store: Store, type_name: str = "Order", number: int = 0, partitions: int = 3) -> Acquired:
     space = store.space(type_name, number)
-    acquired = await acquire(store, space, VACANT, partitions=partitions, worker="w", machine="m", patience_seconds=1)
+    acquired = await acquire(store, space, VACANT, partitions=partitions, worker="w", machine="m", lease_seconds=1)
     assert acquired is not None
     return acquired
 

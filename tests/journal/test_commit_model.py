@@ -148,7 +148,7 @@ async def run(store: Store, number: int, drawn: list[tuple[list[list[Operation]]
     for entry in ENTRIES:
         await store.call("XADD", space.inbox, entry, "m", "request")
         model.contents.streams.setdefault(space.inbox, []).append((int(entry[:1]), [b"m", b"request"]))
-    acquired = await acquire(store, space, VACANT, partitions=1, worker="w", machine="m", patience_seconds=1)
+    acquired = await acquire(store, space, VACANT, partitions=1, worker="w", machine="m", lease_seconds=1)
     assert acquired is not None
     writer = store.writer(space, acquired.tenure)
     ended: list[Ended] = []

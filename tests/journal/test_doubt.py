@@ -66,7 +66,7 @@ async def ask_for(
         partitions=1,
         worker="w",
         machine="m",
-        patience_seconds=1,
+        lease_seconds=1,
         restart_may_lose=may_lose,
         reach_seconds=REACH_MS / 1000,
         remembered=remembered,
@@ -256,7 +256,7 @@ async def test_an_acquisition_asked_for_again_answers_the_same_doubt(store: Wire
     """Its answer was lost: what it found out must not be."""
     owner, _ = await take(store)
     space = owner.space
-    identity = (str(PROMOTED), PROMOTED.former_replication_id, PROMOTED.started_ms, 0, REACH_MS, "", b"", 0, 0)
+    identity = (str(PROMOTED), PROMOTED.former_replication_id, PROMOTED.started_ms, 0, REACH_MS, "", b"", 0, 0, 3_000)
     words = (1, owner.tenure.epoch, 0, b"t" * 16, "w", "m", *identity)
     answer = await store.fcall("acquire", [space.owner], words)
     before = await owner.everything()

@@ -55,7 +55,7 @@ def space(store: Store) -> PartitionSpace:
 async def take(
     store: Store, space: PartitionSpace, seen: Observation, *, worker: str = "w1", partitions: int = PARTITIONS
 ) -> Acquired | None:
-    return await acquire(store, space, seen, partitions=partitions, worker=worker, machine="m", patience_seconds=3.0)
+    return await acquire(store, space, seen, partitions=partitions, worker=worker, machine="m", lease_seconds=3.0)
 
 
 async def took(store: Store, space: PartitionSpace, *, worker: str = "w1") -> Acquired:
@@ -202,7 +202,7 @@ async def test_an_acquisition_that_gets_no_answer_gives_up(
     monkeypatch.setattr(store, "fcall", unanswered)
 
     with pytest.raises(StoreUnavailable):
-        await acquire(store, space, VACANT, partitions=16, worker="w1", machine="", patience_seconds=0.1)
+        await acquire(store, space, VACANT, partitions=16, worker="w1", machine="", lease_seconds=0.1)
 
 
 @pytest.mark.parametrize(("name", "value"), [("schema", "0"), ("partitions", "32")])
@@ -356,7 +356,7 @@ async def test_many_partitions_are_observed_in_one_turn(store: Store) -> None:
     poll = await observe(store, spaces)
 
     assert poll.seen[0] == VACANT
-    assert poll.seen[1] == Observation(1, 0, released=False, worker="w9", machine="m")
+    assert poll.seen[1] == Observation(1, 0, released=False, worker="w9", machine="m", lease_seconds=3.0)
     assert isinstance(poll.seen[2], WrongKeyType)
     assert poll.sent_at < poll.answered_at
     assert (await observe(store, [])).seen == ()
@@ -373,7 +373,7 @@ async def test_a_poll_without_an_answer_is_no_observation(store_url: str, namesp
 
 async def test_workers_hear_of_each_other(store: Store) -> None:
     """An announcement is read by all, with those that were there before."""
-    first = Announcement(1, ("Order", "Customer"), "m", "keylane_x", draining=False)
+    first = Announcement(1, ("Order", "Customer"), "m", "keylane_x", draining=False, lease_seconds=4.5)
 
     await announce(store, "w1", first)
     heard = (await announce(store, "w2", replace(first, counter=5, draining=True))).announcements

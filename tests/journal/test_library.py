@@ -317,7 +317,7 @@ async def opened(server: StoreServer, namespace: str) -> AsyncGenerator[Store]:
 
 async def took(store: Store) -> Acquired:
     space = store.space("Order", 0)
-    acquired = await acquire(store, space, VACANT, partitions=1, worker="w", machine="m", patience_seconds=1)
+    acquired = await acquire(store, space, VACANT, partitions=1, worker="w", machine="m", lease_seconds=1)
     assert acquired is not None
     return acquired
 

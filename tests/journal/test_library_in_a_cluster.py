@@ -93,7 +93,7 @@ async def store(node: Node, namespace: str) -> AsyncIterator[Store]:
 
 async def took(store: Store, number: int = 0) -> tuple[PartitionSpace, Tenure]:
     space = store.space("Order", number)
-    acquired = await acquire(store, space, VACANT, partitions=4, worker="w", machine="m", patience_seconds=1)
+    acquired = await acquire(store, space, VACANT, partitions=4, worker="w", machine="m", lease_seconds=1)
     assert acquired is not None
     return space, acquired.tenure
 

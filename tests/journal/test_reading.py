@@ -102,7 +102,7 @@ async def journal(store_url: str, namespace: str) -> AsyncIterator[Journal]:
     async with Store(store_url, namespace=namespace) as store:
         await register_types(store, {"Order": 16}, {"Order": "refunds-oncall"})
         space = store.space("Order", 3)
-        acquired = await acquire(store, space, VACANT, partitions=16, worker="w1", machine="m", patience_seconds=3)
+        acquired = await acquire(store, space, VACANT, partitions=16, worker="w1", machine="m", lease_seconds=3)
         assert acquired is not None
         yield Journal(store, space, acquired.tenure, store.writer(space, acquired.tenure))
 

@@ -26,7 +26,7 @@ def fenced(lease: HeldLease) -> None:
 async def main(url: str, namespace: str, lease_seconds: float, renewal_seconds: float) -> None:
     async with Store(url, namespace=namespace) as store:
         space = store.space("Order", 0)
-        acquired = await acquire(store, space, VACANT, partitions=16, worker="w1", machine="", patience_seconds=1.0)
+        acquired = await acquire(store, space, VACANT, partitions=16, worker="w1", machine="", lease_seconds=1.0)
         if acquired is None:
             raise SystemExit("somebody else holds the partition")
         thread = LeaseThread(

@@ -47,7 +47,7 @@ async def look(store: Store, space: PartitionSpace) -> Observation:
 
 async def took(store: Store, space: PartitionSpace, worker: str = "w1") -> Acquired:
     seen = await look(store, space)
-    acquired = await acquire(store, space, seen, partitions=16, worker=worker, machine="", patience_seconds=1.0)
+    acquired = await acquire(store, space, seen, partitions=16, worker=worker, machine="", lease_seconds=1.0)
     assert acquired is not None
     return acquired
 
@@ -338,7 +338,7 @@ async def test_a_paused_owner_finds_itself_fenced(
     async with lease_holder(store_url, namespace) as child:
         child.send_signal(signal.SIGSTOP)
         seen = await expired(store, space)
-        taken = await acquire(store, space, seen, partitions=16, worker="w2", machine="", patience_seconds=1.0)
+        taken = await acquire(store, space, seen, partitions=16, worker="w2", machine="", lease_seconds=1.0)
         assert taken is not None
 
         child.send_signal(signal.SIGCONT)
@@ -367,5 +367,5 @@ async def test_a_paused_owner_whom_nobody_followed_goes_on(
 
         await eventually_answers(is_valid, "the late renewal")
         assert "fenced" not in words
-        late = await acquire(store, space, seen, partitions=16, worker="w2", machine="", patience_seconds=1.0)
+        late = await acquire(store, space, seen, partitions=16, worker="w2", machine="", lease_seconds=1.0)
         assert late is None, "a verdict from before the late renewal takes nothing"

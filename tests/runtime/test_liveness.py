@@ -43,6 +43,16 @@ def test_a_new_tenure_with_an_equal_counter_is_a_new_lease() -> None:
     assert watched(watch, replace(HELD, epoch=5), 103.1, 104)[-1] is Verdict.HELD
 
 
+@pytest.mark.parametrize(("theirs", "expires_at"), [(0.0, 103.02), (1.0, 103.02), (5.0, 105.02)])
+def test_the_longer_one_of_both_leases_counts(theirs: float, expires_at: float) -> None:
+    """A holder that was started with a longer lease than ours goes on serving for as long."""
+    watch, seen = LeaseWatch(LEASE), replace(HELD, lease_seconds=theirs)
+
+    before = [*(at for at in (100, 101, 102, 103, 104) if at < expires_at), expires_at - 0.02]
+    assert set(watched(watch, seen, *before)) == {Verdict.HELD}
+    assert watched(watch, seen, expires_at) == [Verdict.EXPIRED]
+
+
 def test_unanswered_polls_do_not_expire_a_lease() -> None:
     """While the store is away its holder can't renew either: a silence of the store is no silence of the holder."""
     watch = LeaseWatch(LEASE)
@@ -118,8 +128,15 @@ def test_stillness_is_never_negative() -> None:
     assert Stillness[int](1.0).poll(1, sent_at=5.0, answered_at=5.5) == 0.0
 
 
-def announced(counter: int, *hosts: str, machine: str = "m", draining: bool = False, library: str = "l1") -> bytes:
-    return encode_announcement(Announcement(counter, hosts or ("Order",), machine, library, draining))
+def announced(
+    counter: int,
+    *hosts: str,
+    machine: str = "m",
+    draining: bool = False,
+    library: str = "l1",
+    lease_seconds: float = 0.0,
+) -> bytes:
+    return encode_announcement(Announcement(counter, hosts or ("Order",), machine, library, draining, lease_seconds))
 
 
 def neighbours() -> Neighbours:
@@ -142,6 +159,17 @@ def test_a_worker_counts_as_alive_until_its_announcement_stood_still_for_a_lease
     for at in (101, 102, 103):
         assert see(watch, at, w2=still) == ["w1", "w2"]
     assert see(watch, 103.1, w2=still) == ["w1"]
+
+
+def test_a_worker_with_a_longer_lease_is_given_that_long() -> None:
+    """It announces itself as rarely as its own lease allows."""
+    watch = neighbours()
+    longer, shorter = announced(7, lease_seconds=2 * LEASE), announced(7, lease_seconds=LEASE / 2)
+    for at in (100, 101, 102, 103):
+        assert see(watch, at, w2=longer, w3=shorter) == ["w1", "w2", "w3"]
+    for at in (103.1, 104, 105, 106):
+        assert see(watch, at, w2=longer, w3=shorter) == ["w1", "w2"]
+    assert see(watch, 106.1, w2=longer, w3=shorter) == ["w1"]
 
 
 def test_a_live_worker_is_known_by_any_change_of_its_announcement() -> None:

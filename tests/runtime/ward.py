@@ -208,7 +208,7 @@ class Ward:
         await self.redis("HSET", f"{{{self.store.namespace}}}:types", "Job", 1)
         await self.redis("HSET", f"{{{self.store.namespace}}}:owners", "Job", OWNER)
         acquired = await acquire(
-            self.store, self.space, VACANT, partitions=1, worker="gone", machine="", patience_seconds=1
+            self.store, self.space, VACANT, partitions=1, worker="gone", machine="", lease_seconds=1
         )
         assert acquired is not None
 
