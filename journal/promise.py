@@ -10,6 +10,7 @@ import redis.exceptions
 
 from .errors import WrongKeyType
 from .keyspace import durability_key
+from .node import Node
 from .refusals import key_error
 from .safety import Durability, Replicated, ServerFacts, check, promise, read_facts
 from .store import Store
@@ -32,8 +33,17 @@ def kind_of(store: Store) -> Kind:
             return Kind.SERVER
 
 
-async def read_all_facts(store: Store, *, connected: bool = False) -> tuple[ServerFacts, ...]:
+async def read_all_facts(store: Store) -> tuple[ServerFacts, ...]:
     """Ask every server of a store that takes writes.
+
+    Raises:
+        StoreUnavailable: One of them is away.
+    """
+    return tuple((await read_facts_by_node(store)).values())
+
+
+async def read_facts_by_node(store: Store, *, connected: bool = False) -> dict[Node, ServerFacts]:
+    """Ask every server of a store that takes writes, and tell who said what.
 
     A node of a cluster that turns out to be a replica was one that took writes until a moment ago: the map is read
     anew, and what it says is given a while.
@@ -47,8 +57,8 @@ async def read_all_facts(store: Store, *, connected: bool = False) -> tuple[Serv
     """
     deadline = time.monotonic() + MAP_SECONDS
     while True:
-        facts = tuple([await read_facts(node.call) for node in (store.connected if connected else store.nodes)])
-        is_right = not isinstance(store.address, ClusterAddress) or all(each.is_primary for each in facts)
+        facts = {node: await read_facts(node.call) for node in (store.connected if connected else store.nodes)}
+        is_right = not isinstance(store.address, ClusterAddress) or all(each.is_primary for each in facts.values())
         if is_right or time.monotonic() > deadline:
             return facts
         store.topology.lost()

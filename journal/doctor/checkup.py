@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
@@ -12,8 +12,9 @@ import anyio
 from ..code_registry import TypeCard, read_code
 from ..errors import StoreUnavailable, UnknownObject, WrongKeyType
 from ..keyspace import PartitionSpace
+from ..node import Node
 from ..noted import moment
-from ..promise import kind_of, read_all_facts
+from ..promise import kind_of, read_facts_by_node
 from ..safety import Durability, ServerFacts
 from ..store import MEMORY_LIMIT_RATIO, Store
 from ..types_registry import read_owners, read_types
@@ -118,7 +119,7 @@ class _Checkup:
 
     async def run(self, began: float) -> Report:
         store, plan = self.store, self.plan
-        facts_of_servers = await read_all_facts(store, connected=True)
+        facts_of_servers = await read_facts_by_node(store, connected=True)
         spaces = await self._spaces()
         before = await read_partitions(store, spaces)
         deliveries = Deliveries(store, self.reach)
@@ -146,8 +147,9 @@ class _Checkup:
         self.book.add(type_has_a_worker(each) for each in types)
         health = {each.space: each.health for each in facts}
         held = await walk.held.told(store, health)
-        servers = await read_servers(store, facts_of_servers, plan.durability, plan.memory_limit_ratio)
-        self._judge(servers, facts_of_servers)
+        reports = await read_servers(store, facts_of_servers, plan.durability, plan.memory_limit_ratio)
+        self._judge(reports, facts_of_servers)
+        servers = tuple(reports.values())
         self.book.add(await self.reach.confirmed())
         self._note_what_was_left_out(walk)
         return Report(
@@ -182,11 +184,10 @@ class _Checkup:
         counts = self.types.items()
         return await self.reach.readable(self.store.space(name, at) for name, count in counts for at in range(count))
 
-    def _judge(self, servers: Sequence[ServerReport], facts: Sequence[ServerFacts]) -> None:
-        # One that was lost in between has no report.
-        for server_facts, server in zip(facts, servers, strict=False):
-            kind = kind_of(self.store)
-            self.book.add(server_is_safe(server_facts, self.plan.durability, kind, server.place))
+    def _judge(self, reports: Mapping[Node, ServerReport], facts: Mapping[Node, ServerFacts]) -> None:
+        kind = kind_of(self.store)
+        for node, server in reports.items():
+            self.book.add(server_is_safe(facts[node], self.plan.durability, kind, server.place))
             self.book.add([memory_has_room(server)])
 
     async def _inboxes(self, readings: Mapping[PartitionSpace, Reading]) -> dict[PartitionSpace, Inbox]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..memory import memory_use_of
@@ -17,21 +17,20 @@ SMALL_STREAM_BYTES: Final = {4096: 4_336, 1024: 1_265, 512: 752, 256: 945}
 
 
 async def read_servers(
-    store: Store, facts: Sequence[ServerFacts], durability: Durability, memory_limit_ratio: float
-) -> tuple[ServerReport, ...]:
-    """Ask each server that is connected for what its facts don't have.
+    store: Store, facts: Mapping[Node, ServerFacts], durability: Durability, memory_limit_ratio: float
+) -> dict[Node, ServerReport]:
+    """Ask each server that is connected still for what its facts don't have.
 
     Raises:
         StoreUnavailable: One of them is away.
     """
-    promised = promise_of(store, facts, durability)
+    promised = promise_of(store, tuple(facts.values()), durability)
     several = len(facts) > 1
-    return tuple(
-        [
-            await _read_server(node, each, promised, memory_limit_ratio, is_one_of_several=several)
-            for node, each in zip(store.connected, facts, strict=False)
-        ]
-    )
+    return {
+        node: await _read_server(node, facts[node], promised, memory_limit_ratio, is_one_of_several=several)
+        for node in store.connected
+        if node in facts
+    }
 
 
 async def _read_server(

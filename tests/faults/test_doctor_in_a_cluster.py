@@ -17,14 +17,16 @@ from keylane.journal.doctor.checkup import Plan, check_up
 from keylane.journal.doctor.findings import Kind
 from keylane.journal.doctor.repairing import repair
 from keylane.journal.doctor.report import Report
+from keylane.journal.doctor.server import read_servers
 from keylane.journal.doctor.walking import Progress
 from keylane.journal.key import new_invocation_id, partition_of
 from keylane.journal.keyspace import PartitionSpace, types_key
+from keylane.journal.promise import read_facts_by_node
 from keylane.journal.slots import slot_of
 from keylane.journal.store import Store
 from tests.runtime.shell_command import Done, run
 
-from .harness import eventually_answers
+from .harness import eventually, eventually_answers
 from .test_failover import SETTINGS
 from .topologies import ClusterServers, NetworkServer
 
@@ -209,6 +211,24 @@ async def test_the_partitions_of_a_node_that_is_down_are_named(namespace: str) -
             assert command.code == 1
             assert f"note: redis://{victim.place}/0 can't be reached" in command.out
             await explains_what_it_can(line, lost)
+
+
+async def test_what_a_server_says_stays_its_own_where_another_is_lost_meanwhile(namespace: str) -> None:
+    """The report of each tells its own memory, however many are left."""
+    with ClusterServers(replicas=0) as cluster:
+        limits = {f"redis://{server.place}/0": (1 + at) << 30 for at, server in enumerate(cluster.servers)}
+        for server, limit in zip(cluster.servers, limits.values(), strict=True):
+            server.ask("CONFIG", "SET", "maxmemory", limit)
+        async with Store(cluster.url, namespace=namespace, answer_timeout_seconds=1) as store:
+            facts = await read_facts_by_node(store)
+            first = next(iter(facts))
+            del limits[first.target]
+            next(server for server in cluster.servers if server.place in first.target).kill()
+            await eventually(lambda: not first.calls.is_up, "it is gone")
+
+            reports = await read_servers(store, facts, "server", 0.9)
+
+    assert {report.address: report.max_memory_bytes for report in reports.values()} == limits
 
 
 async def explains_what_it_can(line: Line, lost: set[str]) -> None:
