@@ -36,7 +36,13 @@ class Background:
         self._opener = asyncio.current_task()
         self._host = loop.create_task(self._run(opened))
         self._host.add_done_callback(self._ended)
-        self._tasks = await opened
+        try:
+            self._tasks = await opened
+        except BaseException:
+            # Nobody closes what was never open.
+            self._is_closing = True
+            self._host.cancel()
+            raise
         return self._tasks
 
     async def __aexit__(
