@@ -1,10 +1,12 @@
-"""Tasks that belong to an open store, worker or client, and to nothing around it."""
+"""Tasks that belong to an open store, worker or client, and to nothing around it; and work that nothing cuts short."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from types import TracebackType
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -77,3 +79,23 @@ class Background:
             logger.error("a task of the runtime failed", exc_info=failure)
         if not self._is_closing and self._opener is not None:
             self._opener.cancel("a task of Keylane failed; its log says why")
+
+
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Run something that must not be cut short in a task of its own, whatever cancels the caller meanwhile.
+
+    Raises:
+        asyncio.CancelledError: The caller was cancelled; by now the work is done.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    # A shield holds off scopes of anyio, and not the cancel of a task, such as that of `asyncio.timeout`.
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import anyio
-
+from ..journal.background import to_its_end
 from ..journal.embedded import EmbeddedStore
 from ..journal.errors import StoreError
 from ..journal.promise import check_all, promise_of, read_all_facts
@@ -193,9 +192,8 @@ class Runtime:
 
     async def _close(self) -> None:
         self._client = self._worker = None
-        # Also where the body was cancelled: what runs may end, and the others need not wait for the leases.
-        with anyio.CancelScope(shield=True):
-            try:
-                await self._stack.aclose()
-            finally:
-                self._store = None
+        try:
+            # Also where the body was cancelled: what runs may end, and the others need not wait for the leases.
+            await to_its_end(self._stack.aclose())
+        finally:
+            self._store = None

@@ -261,13 +261,20 @@ class Worker(PartitionHost):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Hand everything over and stop."""
-        await self._hand_over()
-        await self._stack.aclose()
+        try:
+            await self._hand_over()
+        finally:
+            await self._stack.aclose()
 
     async def _hand_over(self) -> None:
-        with anyio.CancelScope(shield=True):
-            if not self.is_dead:
-                await self._ownership.drain()
+        try:
+            with anyio.CancelScope(shield=True):
+                if not self.is_dead:
+                    await self._ownership.drain()
+        finally:
+            # What cut it short leaves nobody to run them: who waits for an answer of theirs has to look elsewhere.
+            for partition in self.partitions:
+                partition.lose()
 
     def force(self, how: Literal["suspend", "replay"] | None) -> None:
         """Have each handler suspended at every wait, or replayed at every record; for tests."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from datetime import timedelta
 from itertools import count
@@ -12,6 +13,9 @@ import anyio
 import pytest
 
 from keylane import (
+    CallError,
+    Client,
+    Handle,
     KeylaneError,
     ObjectContext,
     RetryableError,
@@ -45,6 +49,13 @@ async def fine(ctx: ObjectContext) -> str:
 async def endless(ctx: ObjectContext) -> None:
     begun[-1].set()
     await anyio.sleep_forever()
+
+
+@door.handler
+async def a_moment(ctx: ObjectContext) -> str:
+    begun[-1].set()
+    await anyio.sleep(0.5)
+    return "ended"
 
 
 async def _ask_again() -> int:
@@ -140,6 +151,54 @@ async def test_a_sibling_that_fails_in_a_task_group_does_not_break_the_hand_over
     assert [type(error) for error in caught.value.exceptions] == [KeyError]
     assert time.monotonic() - started < 20
     await _released(store_url, namespace)
+
+
+@pytest.mark.parametrize("cancels", [1, 2])
+async def test_a_task_that_is_cancelled_while_it_closes_hands_over_first(
+    store_url: str, namespace: str, cancels: int
+) -> None:
+    """As by a timeout of asyncio that ends then, which no shield of anyio holds off; the caller is told afterwards."""
+    begun.append(anyio.Event())
+    sent: list[Handle[str]] = []
+
+    async def body() -> None:
+        async with Runtime([door], store=store_url, namespace=namespace) as runtime:
+            sent.append(await runtime.client.send(a_moment, "acme/a"))
+            await begun[-1].wait()
+
+    task = asyncio.ensure_future(body())
+    await begun[-1].wait()
+    for _ in range(cancels):
+        await anyio.sleep(0.1)
+        assert task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    async with Client(store_url, namespace=namespace) as client:
+        assert (await client.describe(sent[0].id)).status == "completed"
+    await _released(store_url, namespace)
+
+
+async def test_a_hand_over_that_is_cut_short_leaves_nothing_running(
+    store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread renews leases for a worker that runs nothing, and whoever waits for what ran there is told at once."""
+
+    async def cut_short(self: ownership.Ownership) -> None:
+        raise asyncio.CancelledError
+
+    begun.append(anyio.Event())
+    monkeypatch.setattr(ownership.Ownership, "drain", cut_short)
+    runtime = Runtime([door], store=store_url, namespace=namespace)
+    await runtime.__aenter__()
+    worker = runtime.worker
+    call = asyncio.ensure_future(runtime.client.call(endless, "acme/a"))
+    await begun[-1].wait()
+    with pytest.raises(asyncio.CancelledError):
+        await runtime.__aexit__(None, None, None)
+    assert not worker.partitions
+    assert "keylane-leases" not in [thread.name for thread in threading.enumerate()]
+    done, _ = await asyncio.wait([call], timeout=5)
+    assert [type(each.exception()) for each in done] == [CallError]
 
 
 async def test_what_the_body_raises_passes_as_it_is(store_url: str, namespace: str) -> None:
