@@ -22,7 +22,8 @@ class Background:
     A group that is opened in the caller's task dies with any scope of the caller's that is cancelled, a timeout for
     instance, and then nobody is left to write what is under way and to hand over. This one ends when it is closed.
 
-    When one of its tasks fails, which is a bug of ours, the task that opened it is cancelled and closing raises.
+    When one of its tasks fails, which is a bug of ours, the task that opened it is cancelled and closing raises. When
+    somebody cancels them, as the end of `asyncio.run` does with all that is left, that task is cancelled as well.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class Background:
         with anyio.CancelScope(shield=True):
             await asyncio.wait([self._host])
         failure = None if self._host.cancelled() else self._host.exception()
-        if failure is None and not is_cancelled_by_us:
+        if failure is None:
             return
         if is_cancelled_by_us and self._opener is not None:
             self._opener.uncancel()

@@ -37,6 +37,11 @@ class Errands:
         """Whether nothing is under way or waits for a runner."""
         return not self._waiting and not self._under_way
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is begun any more, because the worker's tasks have been cancelled."""
+        return self._tasks.cancel_scope.cancel_called
+
     def add(self, errand: Errand) -> None:
         """Have an errand run soon; what it raises is logged."""
         self._waiting.append(errand)
@@ -54,7 +59,7 @@ class Errands:
 
         Whoever begins one may outlive the worker, as the connections do; then nothing is begun any more.
         """
-        if self._tasks.cancel_scope.cancel_called:
+        if self.is_over:
             return
         self._under_way += 1
         self._tasks.start_soon(self._do_begun, errand)

@@ -352,17 +352,25 @@ class Ownership:
     async def drain(self) -> None:
         """Hand everything over and leave the registry; returns when that is done, within the drain limit."""
         self._draining = True
+        if self._errands.is_over:
+            # As by the end of `asyncio.run`: there is nothing left that could hand over, nor a connection.
+            logger.warning("nothing was handed over, since all tasks were cancelled: the leases will run out")
+            return
         with anyio.move_on_after(self._settings.drain_limit_seconds + self._settings.lease_seconds):
             try:
                 await self._announce()
             except KeylaneError as error:
                 logger.warning("the others were not told that this worker leaves: %s", error)
             # What it asked for before is handed over as well: its answer may come still.
-            while self._held or self._acquiring:
+            while (self._held or self._acquiring) and not self._errands.is_over:
                 for identity in list(self._held):
                     self._begin_hand_over(identity)
                 await anyio.sleep(QUIET_CHECK_SECONDS)
-            try:
-                await withdraw(self._store, self._presence.worker)
-            except KeylaneError as error:
-                logger.warning("this worker was not taken out of the registry: %s", error)
+            if not self._errands.is_over:
+                await self._withdraw()
+
+    async def _withdraw(self) -> None:
+        try:
+            await withdraw(self._store, self._presence.worker)
+        except KeylaneError as error:
+            logger.warning("this worker was not taken out of the registry: %s", error)

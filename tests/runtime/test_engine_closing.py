@@ -201,6 +201,33 @@ async def test_a_hand_over_that_is_cut_short_leaves_nothing_running(
     assert [type(each.exception()) for each in done] == [CallError]
 
 
+@pytest.mark.parametrize("when", ["open", "draining"])
+async def test_the_end_of_the_loop_is_no_failure_and_is_not_held_up(store_url: str, namespace: str, when: str) -> None:
+    """`asyncio.run` cancels all tasks that are left, those of the runtime, too: nobody is left to hand over."""
+    begun.append(anyio.Event())
+    leave = anyio.Event()
+    before = asyncio.all_tasks()
+
+    async def body() -> None:
+        async with Runtime([door], store=store_url, namespace=namespace) as runtime:
+            await runtime.client.send(endless, "acme/a")
+            await leave.wait()
+
+    task = asyncio.ensure_future(body())
+    await begun[-1].wait()
+    if when == "draining":
+        leave.set()
+        await anyio.sleep(0.1)
+    started = time.monotonic()
+    for each in asyncio.all_tasks() - before:
+        each.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    # The drain limit is thirty seconds, and a connection is waited for five.
+    assert time.monotonic() - started < 4
+    assert not asyncio.all_tasks() - before
+
+
 async def test_what_the_body_raises_passes_as_it_is(store_url: str, namespace: str) -> None:
     """No group is wrapped round it."""
     with pytest.raises(KeyError, match="mine"):
