@@ -24,7 +24,7 @@ logger = logging.getLogger("keylane.subscription")
 
 #: A connection on which nothing was heard for so long is asked whether it is there.
 QUIET_SECONDS: Final = 2.0
-#: And counts as lost when it has not said anything for so long.
+#: And counts as lost when it has not said anything for so long, also one that is being made.
 SILENT_SECONDS: Final = 5.0
 
 # Its type hint allows one word only.
@@ -182,7 +182,9 @@ class Subscription:
     async def _connect(self) -> Connection | None:
         connection = self._make_connection()
         try:
-            await connection.connect()
+            # A server that is stopped lets itself be connected to, and then never shakes hands.
+            with anyio.fail_after(SILENT_SECONDS):
+                await connection.connect()
         except (OSError, redis.exceptions.RedisError) as error:
             self._note(error)
             with anyio.CancelScope(shield=True):

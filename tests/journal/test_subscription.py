@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -62,6 +63,32 @@ def publish(url: str, channel: bytes, *payloads: bytes) -> list[int]:
 @pytest.fixture
 def channel(namespace: str) -> bytes:
     return f"{{{namespace}}}:out".encode()
+
+
+@pytest.mark.anyio
+async def test_a_server_that_never_shakes_hands_holds_up_no_opening(
+    namespace: str, short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is one that can't be listened to now, and is tried again: nobody waits for it without an end."""
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.2)
+    socket = str(short_path / "silent")
+
+    async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.append(writer)
+        await reader.read(-1)
+
+    connected: list[asyncio.StreamWriter] = []
+    async with await asyncio.start_unix_server(keep_silent, socket):
+        listener = Listener(Store(f"unix://{socket}", namespace=namespace))
+        async with anyio.create_task_group() as tasks:
+            with anyio.fail_after(10):
+                await tasks.start(listener.subscription.run)
+                while len(connected) < 2:
+                    await anyio.sleep(0.01)
+            assert not listener.subscription.is_up
+            tasks.cancel_scope.cancel()
+        for writer in connected:
+            writer.close()
 
 
 @pytest.mark.anyio
