@@ -23,7 +23,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -168,7 +168,7 @@ class EmbeddedStore:
         # Either way nobody uses this server, and it may be about to end: a new one is safer than that one.
         seen = sight(usual_socket(self.folder))
         if seen is not None:
-            os.kill(seen.pid, signal.SIGTERM)
+            _signal(seen.pid, signal.SIGTERM)
 
     async def _start(self) -> None:
         socket_path = usual_socket(self.folder)
@@ -234,9 +234,9 @@ class EmbeddedStore:
 
     def _stop(self, endpoint: Endpoint) -> None:
         if endpoint.pid is not None and not self._data_lock.take():
-            os.kill(endpoint.pid, signal.SIGTERM)
+            _signal(endpoint.pid, signal.SIGTERM)
             if not self._has_ended(STOP_TIMEOUT_SECONDS):
-                os.kill(endpoint.pid, signal.SIGKILL)
+                _signal(endpoint.pid, signal.SIGKILL)
                 self._has_ended(KILL_TIMEOUT_SECONDS)
         if self._process is not None:
             self._process.wait(KILL_TIMEOUT_SECONDS)
@@ -365,6 +365,12 @@ def _arguments(folder: Path, socket_path: str) -> list[str]:
         "stream-node-max-bytes": "512",
     }
     return [word for name, value in options.items() for word in (f"--{name}", value)]
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    # It may end by itself meanwhile, and a child of its own that rewrites its file keeps the lock for a while.
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _make_socket_place(socket_path: str, folder: Path) -> None:

@@ -410,6 +410,21 @@ async def test_leaving_is_quiet_when_the_server_has_died_already(folder: Path) -
     assert not (folder / "endpoint").exists()
 
 
+async def test_leaving_is_quiet_when_the_server_dies_and_a_child_of_it_lives_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that rewrites its file has the lock as well; there is nobody to be told to stop."""
+    monkeypatch.setattr(embedded, "STOP_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(embedded, "KILL_TIMEOUT_SECONDS", 0.1)
+    child = FileLock(folder / "data")
+    async with EmbeddedStore(folder):
+        os.kill(server_pid(folder), signal.SIGKILL)
+        await eventually(child.take, "the server has ended")
+    child.release()
+
+    assert not (folder / "endpoint").exists()
+
+
 async def test_it_is_said_why_a_server_has_ended(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Such as for a full disk, of which callers only see that nobody answers; an end that was asked for is none."""
     async with EmbeddedStore(folder):
