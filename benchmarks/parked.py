@@ -30,7 +30,7 @@ from .growth import Result
 from .harness import spread
 from .parked_worker import NAMESPACE, asleep, nap
 from .sizes import each
-from .takeover import Child, opened
+from .takeover import Child, take_over_parked
 
 RATE_TARGET: Final = 0.9
 RESUME_TARGET_MS: Final = 50.0
@@ -165,7 +165,7 @@ async def take_over(count: int) -> list[Result]:
     medians: list[float] = []
     results: list[Result] = []
     for parked in (0, count):
-        seconds = await _take_overs(parked)
+        seconds = await take_over_parked(parked, TAKEOVERS, "--sleep")
         found = spread(seconds)
         medians.append(found.median)
         shown = f"{found.median:.3f} s ({found.low:.3f}–{found.high:.3f})"
@@ -175,23 +175,6 @@ async def take_over(count: int) -> list[Result]:
     what = f"difference of {count:,} parked"
     results.append(Result(what, f"{more:+.3f} s", bound, more <= TAKEOVER_TARGET_SECONDS))
     return results
-
-
-async def _take_overs(parked: int) -> list[float]:
-    seconds: list[float] = []
-    async with opened() as bench:
-        holder = Child(bench.url, "--sleep", str(parked))
-        await holder.said("parked")
-        for _ in range(TAKEOVERS):
-            successor = Child(bench.url, "--standby")
-            await successor.said("imported")
-            holder.kill()
-            killed = time.monotonic()
-            successor.go_on()
-            seconds.append(await bench.ping_everywhere() - killed)
-            holder = successor
-        holder.kill()
-    return seconds
 
 
 @asynccontextmanager

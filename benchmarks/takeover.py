@@ -203,11 +203,17 @@ async def send_all(client: Client, count: int, gate: str) -> None:
             senders.start_soon(send)
 
 
-async def take_over_parked(count: int, rounds: int) -> list[float]:
-    """Have so many invocations parked, then kill worker after worker, and see how soon the next answers everywhere."""
+async def take_over_parked(count: int, rounds: int, how: str = "--park") -> list[float]:
+    """Have so many invocations parked, then kill worker after worker, and see how soon the next answers everywhere.
+
+    Args:
+        count: How many there are.
+        rounds: How many workers are killed.
+        how: What the first worker is told: to have them paused (`--park`) or asleep (`--sleep`).
+    """
     seconds: list[float] = []
     async with opened() as bench:
-        holder = Child(bench.url, "--park", str(count))
+        holder = Child(bench.url, how, str(count))
         await holder.said("parked")
         for _ in range(rounds):
             successor = Child(bench.url, "--standby")
