@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 DUE_AT_ONCE: Final = 256
 #: So often is asked for what is due; what is due still then waits for something else, such as a person.
 ASKED_MAX: Final = 3
+#: How often it is looked at whether everything is still, while there is nothing to ask the store about.
+LOOK_AGAIN_SECONDS: Final = 0.001
 
 
 def unheard() -> None:
@@ -149,6 +151,9 @@ class Idle:
             answers = await read_all_due(self._store, [each.space for each in partitions], DUE_AT_ONCE)
             stops = await self._parts.agenda.stops(partitions)
             if not (was_still and is_read_now and rests == self.rests and self._is_still(partitions)):
+                if not partitions:
+                    # Nobody was asked, so nothing was waited for: what is on its way needs the loop to arrive.
+                    await anyio.sleep(LOOK_AGAIN_SECONDS)
                 continue
             dues = [answer for answer in answers if isinstance(answer, Due)]
             due = [[raw_id for raw_id in each.ids if asked[raw_id] < ASKED_MAX] for each in dues]

@@ -30,6 +30,8 @@ STOPS_MAX: Final = 10_000
 PATIENCE_SECONDS: Final = 1.0
 #: After so long, who waits for an answer is told that no passing of time will bring it.
 HINT_SECONDS: Final = 2.0
+#: How soon the clock tries again to jump where the store was away.
+AGAIN_SECONDS: Final = 0.05
 
 
 class NotSettled(AssertionError):
@@ -124,15 +126,23 @@ class VirtualTime:
         while True:
             worker = self._subject.worker
             rests = worker.idle.rests
-            if not (self._subject.is_awaited and await self._jumped()):
+            try:
+                has_jumped = self._subject.is_awaited and await self._jumped()
+            except StoreUnavailable as error:
+                # That it is there again is nothing that a worker at rest would tell.
+                logger.info("the clock stands still while the store is away: %s", error)
+                await anyio.sleep(AGAIN_SECONDS)
+                continue
+            if not has_jumped:
                 await self._subject.changed(worker, rests)
 
     async def _jumped(self) -> bool:
-        """Jump if there is anything to jump to and somebody still waits for it; return whether it was done."""
-        try:
-            left_ms = await self._subject.idle()
-        except StoreUnavailable:
-            return False
+        """Jump if there is anything to jump to and somebody still waits for it; return whether it was done.
+
+        Raises:
+            StoreUnavailable: The store is away.
+        """
+        left_ms = await self._subject.idle()
         if left_ms is None or not self._subject.is_awaited or self._moving.locked():
             return False
         async with self._moving:

@@ -25,11 +25,14 @@ from keylane import (
     VirtualObject,
     WaitTimeout,
 )
+from keylane.journal import clock
+from keylane.journal.errors import StoreUnavailable
 from keylane.journal.key import partition_of
 from keylane.journal.object_description import What
 from keylane.journal.scan import scan
 from keylane.journal.standing import Status
 from keylane.journal.store import Store
+from keylane.runtime import virtual_time
 from keylane.testing import Force, Harness, NotSettled, harness, shift_clock
 
 pytestmark = pytest.mark.anyio
@@ -241,6 +244,31 @@ async def test_time_jumps_to_what_is_due_and_no_further(
     """A handler that sleeps for thirty days wakes thirty days later."""
     async with harness([order, customer], store=store_url, force=force) as h:
         assert await h.call(handler, "acme/o-1", 30.0) == pytest.approx(30.0, abs=0.001)
+
+
+async def test_a_worker_that_has_lost_its_partitions_does_not_stop_the_loop(store_url: str) -> None:
+    """As when the server was started anew: what is still on its way gets its answer, and partitions are had again."""
+    async with harness([order, customer], store=store_url, auto_advance=False) as h:
+        for partition in h.runtime.worker.partitions:
+            partition.lose()
+        h.client.store.submit(("PING",), lambda _: None)
+        assert not h.client.store.is_quiet
+        await h.settled()
+
+
+async def test_the_clock_goes_on_when_the_store_is_there_again(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is away just when time jumps is no failure of the harness."""
+    errors = [StoreUnavailable("the store", "away"), StoreUnavailable("the store", "away")]
+
+    async def shift(store: Store, by: timedelta) -> None:
+        if errors:
+            raise errors.pop()
+        await clock.shift_clock(store, by)
+
+    monkeypatch.setattr(virtual_time, "shift_clock", shift)
+    async with harness([order, customer], store=store_url) as h:
+        assert await h.call(nap, "acme/o-1", 30.0, timeout=20) == pytest.approx(30.0, abs=0.001)
+    assert not errors
 
 
 async def test_time_stands_still_while_nobody_waits_for_an_answer(h: Harness) -> None:
