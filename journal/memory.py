@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
+import redis.exceptions
 
 from .errors import StoreError, StoreFull
 from .safety import parse_info
@@ -105,7 +106,8 @@ class MemoryWatch:
         while True:
             try:
                 await self.look()
-            except StoreError as error:
+            # A user may lose the right to ask while this runs; a server that is full says so itself.
+            except (StoreError, redis.exceptions.ResponseError) as error:
                 logger.debug("the store's memory is not known now: %s", error)
             await anyio.sleep(LOOK_SECONDS)
 

@@ -13,6 +13,7 @@ from typing_extensions import TypeForm
 
 from ..journal.cancel_report import CancelReport
 from ..journal.descriptions import InvocationDescription
+from ..journal.errors import StoreError
 from ..journal.key import Key
 from ..journal.object_description import ObjectDescription
 from ..journal.reading import TIMELINE_ENTRIES
@@ -58,8 +59,11 @@ class BlockingClient(BlockingApprovals, BlockingDesk):
 
         Raises:
             StoreUnavailable: The store did not answer within 5 s.
+            StoreError: It is open already.
         """
         _refuse_in_loop()
+        if self._client is not None:
+            raise StoreError("this client is open already: make another one")
         with contextlib.ExitStack() as stack:
             self._portal = stack.enter_context(start_blocking_portal("asyncio"))
             client = self._portal.call(self._made)

@@ -85,7 +85,9 @@ class Retention:
 
     async def _turn(self, partition: Partition, due: Due | KeylaneError) -> None:
         if isinstance(due, KeylaneError):
-            logger.error("%s: the index of histories can't be read: %s", partition.space, due)
+            # A server that is away is no fault of the index, and told of elsewhere.
+            level = logging.INFO if isinstance(due, StoreUnavailable) else logging.ERROR
+            logger.log(level, "%s: the index of histories can't be read: %s", partition.space, due)
             partition.histories_due_ms = partition.now_ms() + AGAIN_MS
             return
         if not due.ids:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+import redis.exceptions
 from pydantic import BaseModel
 
 from keylane import (
@@ -28,9 +29,11 @@ from keylane import (
     StoreUnavailable,
     VirtualObject,
 )
+from keylane.journal import memory
 from keylane.journal.doctor.checkup import Plan, check_up
 from keylane.journal.keyspace import PartitionSpace
 from keylane.journal.leases import observe
+from keylane.journal.memory import MemoryUse, MemoryWatch
 from keylane.journal.store import Store
 from keylane.journal.tenure import Observation
 from tests.objects_catalogue import add, counter
@@ -302,3 +305,27 @@ async def test_certificates_are_looked_at_on_both_sides(
         assert any(words in what for words in TURNED_AWAY), what
     # Here, where its warning is ignored, and not in whatever test comes next.
     gc.collect()
+
+
+async def test_a_user_who_may_not_ask_for_the_memory_any_more_goes_on(
+    namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full server says so itself; only what is taken in is not stopped before that."""
+    asked = asyncio.Event()
+    look = MemoryWatch.look
+
+    async def looked(self: MemoryWatch) -> MemoryUse:
+        try:
+            return await look(self)
+        except redis.exceptions.ResponseError:
+            asked.set()
+            raise
+
+    monkeypatch.setattr(memory, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(MemoryWatch, "look", looked)
+    with NetworkServer() as server:
+        async with Runtime([counter], store=server.url, namespace=namespace, settings=SETTINGS) as runtime:
+            server.ask("ACL", "SETUSER", "default", "-info")
+            with anyio.fail_after(10):
+                await asked.wait()
+            assert await runtime.client.call(add, KEY, 1, timeout=10) == 1

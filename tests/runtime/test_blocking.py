@@ -12,7 +12,7 @@ import pytest
 
 from keylane.journal import store as store_module
 from keylane.journal.codec import pack
-from keylane.journal.errors import CallTimeout, InvocationFailed, StoreUnavailable
+from keylane.journal.errors import CallTimeout, InvocationFailed, StoreError, StoreUnavailable
 from keylane.journal.key import partition_of
 from keylane.journal.outcomes import Failure, Outcome, Rejected, Succeeded
 from keylane.journal.store import Store
@@ -115,6 +115,18 @@ def test_closed_client_says_how_to_open_it(store_url: str, namespace: str) -> No
         pass
     with pytest.raises(RuntimeError, match="with BlockingClient"):
         client.call(double, KEY, 1)
+
+
+def test_a_client_that_is_open_is_not_opened_again(store_url: str, namespace: str) -> None:
+    """The thread of the first opening would have nobody who ends it; once it is closed it may be opened again."""
+    before = threading.active_count()
+    client = BlockingClient(store_url, namespace=namespace)
+    with client, pytest.raises(StoreError, match="open already"), client:
+        pass
+    with client:
+        pass
+
+    assert threading.active_count() == before
 
 
 def test_store_that_is_not_there_is_unavailable_and_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
