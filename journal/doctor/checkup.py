@@ -149,13 +149,12 @@ class _Checkup:
         held = await walk.held.told(store, health)
         reports = await read_servers(store, facts_of_servers, plan.durability, plan.memory_limit_ratio)
         self._judge(reports, facts_of_servers)
-        servers = tuple(reports.values())
         self.book.add(await self.reach.confirmed())
         self._note_what_was_left_out(walk)
         return Report(
             namespace=store.namespace,
             read_at=moment((await read_clocks(store)).latest),
-            servers=servers,
+            servers=tuple(reports.values()),
             workers=watch.workers(),
             types={each.name: (each.partitions, each.in_charge) for each in types},
             partitions=tuple(_told(each) for each in facts if _is_worth_telling(each)),
@@ -173,7 +172,7 @@ class _Checkup:
                 max((each.health.watched_seconds for each in facts), default=0.0),
             ),
             notices=(
-                *self._notices(watch, libraries_of(servers), types, walk, facts),
+                *self._notices(watch, libraries_of(reports.values()), types, walk, facts),
                 *(lopsided for each in busy if (lopsided := takes_most(each, walk.busy.entries)) is not None),
                 *await pauses_in_words(store, spaces, self.in_charge),
             ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ..memory import memory_use_of
@@ -55,7 +55,7 @@ async def _read_server(
     )
 
 
-def libraries_of(servers: Sequence[ServerReport]) -> tuple[str, ...]:
+def libraries_of(servers: Iterable[ServerReport]) -> tuple[str, ...]:
     """Return the libraries that any server has."""
     return tuple(sorted({name for server in servers for name in server.libraries}))
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 
 import anyio
 import anyio.to_thread
@@ -186,12 +187,31 @@ async def test_a_partition_that_stops_under_way_is_not_judged_either(cluster: Cl
         assert report.findings[0].kind is Kind.PARTITION_UNREADABLE
 
 
+def victim_of(cluster: ClusterServers, namespace: str) -> NetworkServer:
+    """Return a primary that does not have the list of types."""
+    return cluster.other_primary(cluster.primary_of(types_key(namespace)))
+
+
+def parted(cluster: ClusterServers, namespace: str) -> str:
+    """Return a namespace of which that one has a stop without its depot, and a depot without its stop."""
+
+    def has(name: str, type_name: str, number: int) -> bool:
+        owner = PartitionSpace(name, type_name, number).owner
+        return cluster.primary_of(owner) is victim_of(cluster, name)
+
+    def is_parted(name: str) -> bool:
+        kinds = {(has(name, "Stop", number), has(name, "Depot", number)) for number in KEYS}
+        return {(False, True), (True, False)} <= kinds
+
+    return next(name for name in (f"{namespace}-{at}" for at in count()) if is_parted(name))
+
+
 async def test_the_partitions_of_a_node_that_is_down_are_named(namespace: str) -> None:
     """Those of the other nodes are judged and repaired; what a node that hangs has is named as well."""
     with ClusterServers(replicas=0) as cluster:
+        namespace = parted(cluster, namespace)
         async with running(cluster, namespace) as line:
-            known = cluster.primary_of(types_key(namespace))
-            victim = cluster.other_primary(known)
+            victim = victim_of(cluster, namespace)
             lost = line.on(victim)
             other = next(space for space in line.others if str(space) not in lost)
             await line.damage(other)

@@ -317,7 +317,7 @@ async def test_every_function_declares_every_key_that_it_touches(
         verb: declared_only(*store.words(verb, keys), *arguments)
         for verb, keys, arguments in [
             ("observe", [space.owner], []),
-            ("acquire", [space.owner], [4, "", 0, token, "w", "m"]),
+            ("acquire", [space.owner], [4, "", 0, token, "w", "m", *[""] * 9, 3_000]),
             ("renew", [space.owner], [1, token]),
             ("announce", [registry], ["w", b"words"]),
             ("withdraw", [registry], ["w", ""]),
