@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("keylane.inbox")
 
-TRY_AGAIN_SECONDS = 0.2
+AGAIN_FIRST_SECONDS = 0.2
+AGAIN_CAP_SECONDS = 1.0
 _TAKING = (Phase.OPENING, Phase.OPEN)
 
 
@@ -52,6 +53,10 @@ class InboxReader:
         self._dirty: dict[Partition, None] = {}
         #: The partitions that are being read, and whether more came in since.
         self._reading: dict[Partition, bool] = {}
+        #: Those that could not be read, until they are tried again, which neither hints nor sweeps make sooner; and how
+        #: long they wait the next time.
+        self._resting: set[Partition] = set()
+        self._delays: dict[Partition, float] = {}
         self._idle: asyncio.Future[None] | None = None
         self.subscription: Listening
         #: Called whenever something was taken in; must not raise.
@@ -69,6 +74,7 @@ class InboxReader:
 
     def leave(self, partition: Partition) -> None:
         """Listen to them no longer."""
+        self._delays.pop(partition, None)
         channel = partition.space.inbox_channel
         if self._by_channel.get(channel) is partition:
             del self._by_channel[channel]
@@ -81,6 +87,11 @@ class InboxReader:
         if partition is not None:
             self._note(partition)
 
+    def hear_again(self) -> None:
+        """Read all inboxes now that hints arrive again, also those that could not be read while none did."""
+        self._resting.clear()
+        self.look_everywhere()
+
     def look_everywhere(self) -> None:
         """Read all inboxes: hints may have been missed."""
         for partition in self._partitions():
@@ -89,7 +100,7 @@ class InboxReader:
     def read_now(self) -> bool:
         """Begin to read all inboxes in this turn of the loop; return whether none was being read already."""
         partitions = self._partitions()
-        ready = [partition for partition in partitions if partition not in self._reading]
+        ready = [each for each in partitions if each not in self._reading and each not in self._resting]
         for partition in ready:
             self._begin(partition)
         return len(ready) == len(partitions)
@@ -114,7 +125,7 @@ class InboxReader:
         """Begin to read one inbox without waiting: another partition's server may be the only one that answers."""
         if partition in self._reading:
             self._reading[partition] = True
-        elif partition.phase is not Phase.OPEN:
+        elif partition.phase is not Phase.OPEN or partition in self._resting:
             return
         elif partition.memory.is_full or partition.inbox.behind is not None:
             self._reading[partition] = False
@@ -131,6 +142,7 @@ class InboxReader:
         if isinstance(reply, Exception):
             self._try_again(partition, store_error(reply, self._store.url))
             return
+        self._delays.pop(partition, None)
         if partition.inbox.cursor != cursor:
             # Meanwhile something was put back, which comes first then.
             self._note(partition)
@@ -152,6 +164,7 @@ class InboxReader:
                 await self._read_ahead(partition)
             else:
                 await self.read_all(partition)
+            self._delays.pop(partition, None)
         except Exception as error:  # noqa: BLE001, whatever it is, the next try may go better
             self._try_again(partition, error)
         finally:
@@ -161,7 +174,16 @@ class InboxReader:
     def _try_again(self, partition: Partition, error: Exception) -> None:
         level = logging.INFO if isinstance(error, KeylaneError) else logging.ERROR
         logger.log(level, "the inbox of %s is not readable now: %s", partition.space, error)
-        asyncio.get_running_loop().call_later(TRY_AGAIN_SECONDS, self._note, partition)
+        if partition.phase is not Phase.OPEN:
+            return
+        delay = self._delays.get(partition, AGAIN_FIRST_SECONDS)
+        self._delays[partition] = min(2 * delay, AGAIN_CAP_SECONDS)
+        self._resting.add(partition)
+        asyncio.get_running_loop().call_later(delay, self._rested, partition)
+
+    def _rested(self, partition: Partition) -> None:
+        self._resting.discard(partition)
+        self._note(partition)
 
     def _take(self, partition: Partition, entry: bytes, data: bytes) -> None:
         partition.inbox.cursor = entry

@@ -233,9 +233,7 @@ class Worker(PartitionHost):
                 partial(self._acceptances.accept_late_ones, 0.0),
             ),
         )  # fmt: skip
-        subscription = self._store.new_subscription(
-            on_message=self._inboxes.hinted, on_gap=self._inboxes.look_everywhere
-        )
+        subscription = self._store.new_subscription(on_message=self._inboxes.hinted, on_gap=self._inboxes.hear_again)
         self._inboxes.subscription = subscription
         self._errands.start(tasks)
         self._stack.callback(self._store.on_server_change(self._server_changed))
