@@ -27,7 +27,7 @@ from .keyspace import PartitionSpace
 from .library import Library
 from .link import Done
 from .node import Node
-from .refusals import Redirect, redirect_of
+from .refusals import Redirect, redirect_of, said
 from .slots import SLOTS, View, key_of, slot_of
 from .topology import Parts, Submit
 from .urls import ClusterAddress, Host, ServerAddress
@@ -195,7 +195,7 @@ class Cluster:
     def _why_not(self, node: Node | None) -> str:
         if node is None:
             return f"no node of the cluster serves this slot now: {self._last_error}"
-        return f"its node {node.host} is not connected: {node.calls.last_error or 'no answer'}"
+        return f"its node {node.host} is not connected: {said(node.calls.last_error)}"
 
     def why_down(self, space: PartitionSpace) -> str | None:
         """Return why the node of a partition can't be reached, None when it can."""

@@ -12,6 +12,7 @@ import redis.exceptions
 from .connections import ask, connected
 from .errors import StoreError
 from .link import Connection, Link, LinkLost
+from .refusals import said
 from .slots import View, view_of
 from .urls import Host, ServerAddress
 
@@ -51,7 +52,7 @@ async def read_views(
             with anyio.fail_after(VIEW_SECONDS):
                 await question(*arguments)
         except _PROBLEMS as error:
-            problems.append(f"{host}: {error or 'no answer'}")
+            problems.append(f"{host}: {said(error)}")
 
     async with anyio.create_task_group() as tasks:
         for host, link in links.items():

@@ -22,6 +22,7 @@ from redis._parsers.hiredis import NOT_ENOUGH_DATA
 
 from .errors import StoreUnavailable
 from .futures import resolve_reply
+from .refusals import said
 
 # Its type hint allows one word only.
 pack_command: Callable[[tuple[Any, ...]], bytes] = cast("Any", hiredis).pack_command
@@ -185,8 +186,8 @@ class Link:
             with anyio.fail_after(timeout_seconds):
                 await future
         except TimeoutError:
-            reason = self.last_error or "no answer"
-            raise StoreUnavailable(self.target, f"no connection within {timeout_seconds:g} s: {reason}") from None
+            why = f"no connection within {timeout_seconds:g} s: {said(self.last_error)}"
+            raise StoreUnavailable(self.target, why) from None
         finally:
             if future in self._up_waiters:
                 self._up_waiters.remove(future)
@@ -214,7 +215,7 @@ class Link:
                     await self._on_connect(connection)
         except (OSError, redis.exceptions.RedisError) as error:
             if self.last_error is None:
-                logger.warning("store not reachable over %s: %s", self.name, error)
+                logger.warning("store not reachable over %s: %s", self.name, said(error))
             self.last_error = error
             with anyio.CancelScope(shield=True):
                 await connection.disconnect(nowait=True)

@@ -91,6 +91,11 @@ def key_error(error: Exception, key: bytes, url: str) -> StoreError:
     return named if isinstance(named, StoreError) else StoreUnavailable(url, str(error))
 
 
+def said(error: Exception | None) -> str:
+    """Return what went wrong in the words of the error; a time that ran out has none."""
+    return str(error or "") or "no answer"
+
+
 def why_unavailable(error: Exception) -> str:
     """Say why a store does not take a command now, in words that tell what it waits for."""
     match error:

@@ -19,6 +19,7 @@ import redis.exceptions
 
 from .link import RECONNECT_CAP_SECONDS, RECONNECT_FIRST_SECONDS, Connection, is_refusal
 from .observer import NoObserver, Observer
+from .refusals import said
 
 logger = logging.getLogger("keylane.subscription")
 
@@ -201,7 +202,7 @@ class Subscription:
     def _note(self, error: Exception) -> None:
         """Report the first failure of a row and keep quiet about its repetitions."""
         if self._last_error is None:
-            logger.warning("notifications are interrupted, results arrive by polling: %s", error)
+            logger.warning("notifications are interrupted, results arrive by polling: %s", said(error))
         self._last_error = error
 
     async def _serve(self, connection: Connection) -> None:

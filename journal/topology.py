@@ -15,6 +15,7 @@ from .library import Library
 from .link import Connection, Done
 from .node import Node
 from .observer import Observer
+from .refusals import said
 from .sentinel import PrimaryWatch
 from .subscription import Listening, Subscription
 from .urls import Host, SentinelAddress, ServerAddress, SocketAddress
@@ -213,7 +214,7 @@ class OneServer:
         """Return why the server can't be reached."""
         del space
         calls = self._node.calls
-        return None if calls.is_up else f"not connected: {calls.last_error or 'no answer'}"
+        return None if calls.is_up else f"not connected: {said(calls.last_error)}"
 
     def new_subscription(self, *, on_message: Callable[[bytes, bytes], None], on_gap: Callable[[], None]) -> Listening:
         """Return a subscription on the only server."""

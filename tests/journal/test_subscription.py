@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 
+from keylane.journal import store as store_module
 from keylane.journal import subscription as module
+from keylane.journal.errors import StoreUnavailable
 from keylane.journal.observer import NoObserver, Observer
 from keylane.journal.store import Store
 from keylane.journal.subscription import Subscription
@@ -67,10 +69,11 @@ def channel(namespace: str) -> bytes:
 
 @pytest.mark.anyio
 async def test_a_server_that_never_shakes_hands_holds_up_no_opening(
-    namespace: str, short_path: Path, monkeypatch: pytest.MonkeyPatch
+    namespace: str, short_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is one that can't be listened to now, and is tried again: nobody waits for it without an end."""
     monkeypatch.setattr(module, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(store_module, "CONNECT_TIMEOUT_SECONDS", 0.5)
     socket = str(short_path / "silent")
 
     async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -87,8 +90,12 @@ async def test_a_server_that_never_shakes_hands_holds_up_no_opening(
                     await anyio.sleep(0.01)
             assert not listener.subscription.is_up
             tasks.cancel_scope.cancel()
+        with pytest.raises(StoreUnavailable, match=r"within 0\.5 s: no answer"):
+            async with Store(f"unix://{socket}", namespace=namespace, answer_timeout_seconds=0.1):
+                pass
         for writer in connected:
             writer.close()
+    assert "results arrive by polling: no answer" in caplog.text
 
 
 @pytest.mark.anyio
