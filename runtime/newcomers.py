@@ -44,16 +44,27 @@ class Newcomers:
         self._errands = errands
         self._again_seconds = again_seconds
         self._on_less = on_less
+        #: The nodes that are being asked, and whether another server answers there since.
+        self._asking: dict[Node, bool] = {}
 
     def look_at(self, node: Node) -> None:
         """Find out soon what the server at a node keeps, and say what stands against it."""
+        if node in self._asking:
+            self._asking[node] = True
+        else:
+            self._begin(node)
+
+    def _begin(self, node: Node) -> None:
+        self._asking[node] = False
         self._errands.begin(partial(self._judge, node))
 
     async def _judge(self, node: Node) -> None:
         facts = await self._facts_of(node)
+        if (facts is None or self._asking[node]) and node in self._store.nodes:
+            asyncio.get_running_loop().call_later(self._again_seconds, self._begin, node)
+            return
+        del self._asking[node]
         if facts is None:
-            if node in self._store.nodes:
-                asyncio.get_running_loop().call_later(self._again_seconds, self.look_at, node)
             return
         for each in doubts(facts, self._durability, kind_of(self._store)):
             logger.error("the store is another one than before: %s; %s", each.why, each.remedy)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import redis
 
+from keylane.journal.doctor.facts import Sign
+from keylane.journal.doctor.watching import Watch
 from keylane.journal.errors import SchemaMismatch, StoreUnavailable, WrongKeyType
 from keylane.journal.keyspace import SCHEMA_VERSION, PartitionSpace, registry_key
 from keylane.journal.leases import (
@@ -422,3 +424,16 @@ def test_an_announcement_of_a_later_release_is_read_as_far_as_it_is_known() -> N
     longer = bytes([written[0] + 1]) + written[1:] + b"\xc0"
 
     assert decode_announcement(longer) == decode_announcement(written)
+
+
+async def test_a_checkup_watches_a_silent_holder_for_its_own_lease_where_that_is_longer(store: Store) -> None:
+    """It may be alive still, and raise its counter only as often as its lease asks for."""
+    space = store.space("Order", 0)
+    assert await acquire(store, space, VACANT, partitions=1, worker="w1", machine="m", lease_seconds=0.8)
+    watch = Watch(store, [space], 0.1)
+
+    began = lease_clock()
+    await watch.run()
+
+    assert lease_clock() - began > 0.8
+    assert watch.health(space).sign is Sign.SILENT
