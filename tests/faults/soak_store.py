@@ -20,7 +20,8 @@ import redis
 from keylane.journal.slots import slot_of
 
 from .harness import OURS, StoreServer, eventually_aside, wait_for
-from .topologies import DOWN_MS, ClusterServers, NetworkServer, SentinelServers
+from .network_server import NetworkServer
+from .topologies import DOWN_MS, ClusterServers, SentinelServers
 from .worker_process import FAST
 
 #: A killed primary is noticed within three seconds; the rest is for slow machines.

@@ -40,7 +40,8 @@ from tests.objects_catalogue import add, counter
 
 from .guards import Certificates, Guard, made_certificates, needs_openssl
 from .harness import eventually_answers
-from .topologies import SERVICE, ClusterServers, NetworkServer, SentinelServers
+from .network_server import NetworkServer
+from .topologies import SERVICE, ClusterServers, SentinelServers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_server]
 

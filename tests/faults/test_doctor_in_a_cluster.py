@@ -28,8 +28,9 @@ from keylane.journal.store import Store
 from tests.runtime.shell_command import Done, run
 
 from .harness import eventually, eventually_answers
+from .network_server import NetworkServer
 from .test_failover import SETTINGS
-from .topologies import ClusterServers, NetworkServer
+from .topologies import ClusterServers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_server]
 

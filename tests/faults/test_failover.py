@@ -26,7 +26,8 @@ from tests.objects_catalogue import app
 
 from .adding import Adding, adding
 from .harness import eventually, eventually_answers, eventually_aside
-from .topologies import SERVICE, ClusterServers, NetworkServer, SentinelServers
+from .network_server import NetworkServer
+from .topologies import SERVICE, ClusterServers, SentinelServers
 from .worker_process import WorkerProcess
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_server]

@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from .harness import OURS, NeverHappenedError, StoreServer, eventually, eventually_aside, wait_for
+from .network_server import NetworkServer
 from .soak_store import cut_others_off
-from .topologies import NetworkServer
 
 pytestmark = pytest.mark.anyio
 

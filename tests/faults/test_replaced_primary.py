@@ -25,7 +25,8 @@ from keylane.journal.urls import Access, Host, SentinelAddress, ServerAddress
 from tests.objects_catalogue import app
 
 from .harness import eventually_aside
-from .topologies import NetworkServer, SentinelServers
+from .network_server import NetworkServer
+from .topologies import SentinelServers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_server]
 

@@ -37,8 +37,9 @@ from tests.journal.owning import Owner, took
 from tests.objects_catalogue import app
 
 from .harness import eventually, eventually_aside
+from .network_server import NetworkServer
 from .test_failover import SETTINGS
-from .topologies import ClusterServers, NetworkServer, SentinelServers
+from .topologies import ClusterServers, SentinelServers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_server]
 
