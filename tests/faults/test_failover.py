@@ -78,7 +78,8 @@ def said(loads: list[Adding]) -> str:
 
 
 async def settled(servers: Servers) -> None:
-    """Wait until what a test before has done to the servers is over."""
+    """End what a test before has done to the servers, and wait until it is over."""
+    await anyio.to_thread.run_sync(servers.heal)
     await eventually_aside(servers.is_settled, "the servers are settled", seconds=30)
 
 

@@ -116,6 +116,17 @@ class _Several(ABC):
             if server.is_running:
                 wait_for(lambda server=server: server.ask("CONFIG", "SET", "masterauth", ""), "it may follow again")
 
+    @abstractmethod
+    def start_as_replica(self, server: NetworkServer) -> None:
+        """Start a server that was killed, as the replica of the one that has its place."""
+
+    def heal(self) -> None:
+        """Start those that were killed, and let every replica follow again: what a test that failed has left undone."""
+        for server in self.servers:
+            if not server.is_running:
+                self.start_as_replica(server)
+        self.heal_replication()
+
     def ask(self, *words: Any) -> Any:
         """Send one command to the server that has its key, past the code under test."""
         return self.primary_of(key_of(words) or b"").ask(*words)
@@ -231,8 +242,12 @@ class ClusterServers(_Several):
         server.start()
 
     def start_as_primary(self, server: NetworkServer) -> None:
-        """Start a server that was killed as a primary, before anything has taken its place."""
+        """Start a server that was killed as a primary, before anything has taken its place.
+
+        A node that has just begun refuses its slots for two seconds, in which others could tell it that it lost them.
+        """
         server.start()
+        wait_for(lambda: b"cluster_state:ok" in server.ask("CLUSTER", "INFO"), "it serves its slots")
 
     def other_primary(self, than: NetworkServer) -> NetworkServer:
         """Return a primary that is another one."""
