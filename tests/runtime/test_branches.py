@@ -24,6 +24,7 @@ from keylane import (
 from keylane.journal.command_records import StepAttemptFailed
 from keylane.journal.key import parse_id
 from keylane.runtime.branch_journal import BranchJournal
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -162,13 +163,6 @@ async def race(ctx: ObjectContext, name: str) -> str:
             return f"replied {answer}"
         case _:
             return "too late"
-
-
-async def eventually(holds: Any) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(10):
-        while not await holds():
-            await anyio.sleep(0.005)
 
 
 async def due_of(runtime: Runtime, invocation_id: str) -> Any:

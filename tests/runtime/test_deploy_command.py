@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from keylane import App, Handle, Runtime
 from keylane.objects.app import load_app
 from keylane.testing import shift_clock
 from tests.runtime.shell_command import Done, run
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -60,13 +60,6 @@ def written(name: str, text: str) -> str:
 
 def loaded(name: str, text: str) -> App:
     return load_app(written(name, text))
-
-
-async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(10):
-        while not await holds():
-            await anyio.sleep(0.005)
 
 
 async def status(handle: Handle[Any], wanted: str) -> None:

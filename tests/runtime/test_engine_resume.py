@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import anyio
@@ -13,6 +12,7 @@ from keylane.journal.inbox import submit
 from keylane.journal.key import new_invocation_id, parse_id
 from keylane.journal.outcomes import Succeeded, decode_outcome
 from keylane.journal.requests import Request, RequestKind, ResumeOrder
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -47,13 +47,6 @@ def _afresh() -> None:
     is_broken[0] = True
     gates.clear()
     trail.clear()
-
-
-async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(10):
-        while not await holds():
-            await anyio.sleep(0.005)
 
 
 async def parked(runtime: Runtime) -> str:

@@ -12,6 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from keylane import App, Client, InvocationCancelled, ObjectContext, RetryPolicy, Runtime, SharedContext, VirtualObject
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -99,13 +100,6 @@ async def client(runtime: Runtime) -> AsyncIterator[Client]:
     async with Client(runtime.store_url, namespace=runtime.client.store.namespace) as client:
         clients.append(client)
         yield client
-
-
-async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(10):
-        while not await holds():
-            await anyio.sleep(0.005)
 
 
 async def paused(client: Client, invocation_id: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -32,6 +32,7 @@ from keylane import (
 )
 from keylane.journal.key import parse_id
 from keylane.journal.outcomes import Refused, decode_outcome
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -152,13 +153,6 @@ def _afresh() -> None:
 async def runtime(store_url: str, namespace: str) -> AsyncIterator[Runtime]:
     async with Runtime(app, store=store_url, namespace=namespace) as runtime:
         yield runtime
-
-
-async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(10):
-        while not await holds():
-            await anyio.sleep(0.005)
 
 
 async def test_a_call_by_reference_gives_the_declared_type(runtime: Runtime) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from keylane import (
 )
 from keylane.journal.key import parse_id
 from keylane.testing import shift_clock
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -108,13 +109,6 @@ def _afresh() -> None:
 async def runtime(store_url: str, namespace: str) -> AsyncIterator[Runtime]:
     async with Runtime(app_of(), store=store_url, namespace=namespace) as runtime:
         yield runtime
-
-
-async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(10):
-        while not await holds():
-            await anyio.sleep(0.005)
 
 
 def in_memory(runtime: Runtime, invocation_id: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -18,6 +18,7 @@ from keylane.runtime.inbox_reader import InboxReader
 from keylane.runtime.outbox import Outbox
 from keylane.runtime.partition import Partition
 from keylane.runtime.route import Route
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -60,13 +61,6 @@ async def taken(ctx: SharedContext) -> list[int]:
 @pytest.fixture(autouse=True)
 def _afresh() -> None:
     gates.clear()
-
-
-async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(10):
-        while not await holds():
-            await anyio.sleep(0.005)
 
 
 @pytest.fixture

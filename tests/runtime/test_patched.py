@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-import anyio
 import pytest
 
 from keylane import BlockingObjectContext, Handle, ObjectContext, RetryPolicy, Runtime, Settings, VirtualObject
@@ -14,6 +12,7 @@ from keylane.journal.key import parse_id
 from keylane.journal.lane_reading import read_invocations
 from keylane.journal.records import PatchMarked
 from keylane.testing import shift_clock
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -54,13 +53,6 @@ def desk(*, is_new: bool, fails: bool = False) -> VirtualObject:
         return asked
 
     return made
-
-
-async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(10):
-        while not await holds():
-            await anyio.sleep(0.005)
 
 
 def opened(store_url: str, namespace: str, hosted: VirtualObject) -> Runtime:

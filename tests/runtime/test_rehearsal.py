@@ -30,6 +30,7 @@ from keylane.journal.open_journals import open_journals, read_journal
 from keylane.runtime.deploy_check import Verdict, check
 from keylane.runtime.rehearsal import Fit, Rehearsal, Rehearsed
 from keylane.testing import shift_clock
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -76,13 +77,6 @@ async def recorded(ctx: ObjectContext) -> str:
     await ctx.run("second", _note, f"second {await ctx.time()} {ctx.uuid()}")
     await ctx.sleep(3600)
     return await ctx.run("last", _note, first)
-
-
-async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(10):
-        while not await holds():
-            await anyio.sleep(0.005)
 
 
 async def waits_long(handle: Handle[Any]) -> None:

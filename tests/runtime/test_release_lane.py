@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -27,6 +27,7 @@ from keylane.journal.doctor.checkup import Plan, check_up
 from keylane.journal.key import parse_id
 from keylane.runtime.forcing import forced
 from keylane.testing import shift_clock
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -199,13 +200,6 @@ async def runtime(store_url: str, namespace: str) -> AsyncIterator[Runtime]:
 def told(words: list[str]) -> list[str]:
     """Return what handlers have told of themselves; what code outside of steps tells again is left out where forced."""
     return words if forced() is None else list(dict.fromkeys(words))
-
-
-async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(10):
-        while not await holds():
-            await anyio.sleep(0.005)
 
 
 async def waits(runtime: Runtime, invocation_id: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -29,6 +28,7 @@ from keylane.journal.command_records import (
 from keylane.journal.records import Accepted, PatchMarked, Restarted, SignalReceived
 from keylane.journal.restarting import what_counts
 from keylane.testing import shift_clock
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -94,13 +94,6 @@ def desk(on_paused: Any = "hold") -> VirtualObject:
 
 def opened(store_url: str, namespace: str, hosted: VirtualObject, **numbers: Any) -> Runtime:
     return Runtime([hosted, callee], store=store_url, namespace=namespace, settings=Settings(**numbers))
-
-
-async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(10):
-        while not await holds():
-            await anyio.sleep(0.005)
 
 
 async def status(handle: Handle[Any], wanted: str) -> None:

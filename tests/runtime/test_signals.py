@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -41,6 +41,7 @@ from keylane import (
 )
 from keylane.journal.key import parse_id
 from keylane.testing import shift_clock
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -230,13 +231,6 @@ def _afresh() -> None:
 async def runtime(store_url: str, namespace: str) -> AsyncIterator[Runtime]:
     async with Runtime(app, store=store_url, namespace=namespace) as runtime:
         yield runtime
-
-
-async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(15):
-        while not await holds():
-            await anyio.sleep(0.005)
 
 
 async def id_of(name: str) -> str:

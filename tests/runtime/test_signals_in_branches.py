@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from keylane import App, ObjectContext, Runtime, VirtualObject, WaitTimeout
 from keylane.journal.key import parse_id
 from keylane.runtime.forcing import VARIABLE
 from keylane.testing import shift_clock
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -95,13 +96,6 @@ async def runtime(
     monkeypatch.setenv(VARIABLE, request.param)
     async with Runtime(app, store=store_url, namespace=namespace) as runtime:
         yield runtime
-
-
-async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(15):
-        while not await holds():
-            await anyio.sleep(0.005)
 
 
 async def waits_for(handle: Any, *names: str) -> None:

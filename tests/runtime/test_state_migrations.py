@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +26,7 @@ from keylane.journal import operations
 from keylane.journal.codec import pack, unpack
 from keylane.journal.lane_reading import read_state
 from keylane.testing import shift_clock
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -85,13 +86,6 @@ def to_owner(state: dict[str, Any], from_version: int) -> dict[str, Any]:
 
 def opened(store_url: str, namespace: str, hosted: VirtualObject, **numbers: Any) -> Runtime:
     return Runtime([hosted], store=store_url, namespace=namespace, settings=Settings(**numbers))
-
-
-async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(10):
-        while not await holds():
-            await anyio.sleep(0.005)
 
 
 async def written(store_url: str, namespace: str, values: dict[str, Any], version: int = 1, **numbers: Any) -> None:

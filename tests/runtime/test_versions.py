@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from keylane import CallError, Handle, InvalidInput, InvocationPaused, ObjectContext, Runtime, Settings, VirtualObject
 from keylane.testing import shift_clock
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -51,13 +52,6 @@ def desk(versions: Iterable[int], *, more: bool = False, on_paused: Any = "hold"
 
 def _note(text: str) -> None:
     trail.append(text)
-
-
-async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds."""
-    with anyio.fail_after(10):
-        while not await holds():
-            await anyio.sleep(0.005)
 
 
 async def status(handle: Handle[Any], wanted: str) -> None:
