@@ -10,178 +10,41 @@ import anyio
 import pytest
 
 from keylane import (
-    App,
-    BlockingObjectContext,
-    CallTimeout,
-    Client,
-    InvocationCancelled,
     InvocationFailed,
-    ObjectContext,
     Runtime,
-    Settings,
-    SharedContext,
-    Superseded,
-    VirtualObject,
 )
 from keylane.journal.doctor.checkup import Plan, check_up
-from keylane.journal.key import parse_id
-from keylane.runtime.forcing import forced
 from keylane.testing import shift_clock
+from tests.runtime.releasing_orders import (
+    KEY,
+    after_branches,
+    app_of,
+    approval,
+    ask,
+    ask_round,
+    branches_in_a_block,
+    careful,
+    catching,
+    completion,
+    gates,
+    hold,
+    holding_nap,
+    in_a_branch,
+    nap,
+    nap_blocking,
+    nap_with_steps,
+    note,
+    order,
+    pass_time,
+    set_amount,
+    told,
+    trail,
+    waits,
+    words,
+)
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
-
-KEY = "acme/o-1"
-WHO: dict[str, str] = {"reason": "a look", "by": "ops"}
-gates: dict[str, anyio.Event] = {}
-trail: list[str] = []
-order = VirtualObject("Order", owner="tests", partitions=1, state={"words": list[str], "amount": int})
-other = VirtualObject("Other", owner="tests", partitions=1)
-
-
-@order.handler
-async def note(ctx: ObjectContext, word: str) -> str:
-    trail.append(word)
-    ctx.set("words", [*await ctx.get("words", list[str], []), word])
-    return word
-
-
-@order.handler
-async def set_amount(ctx: ObjectContext, amount: int) -> None:
-    ctx.set("amount", amount)
-
-
-@order.handler
-async def nap(ctx: ObjectContext, name: str) -> list[str]:
-    """Sleep with the lane released, after a write and before a read."""
-    trail.append(f"{name} runs")
-    await ctx.get("words", list[str], [])
-    ctx.set("words", [*await ctx.get("words", list[str], []), name])
-    await ctx.sleep(600, release_lane=True)
-    trail.append(f"{name} returns")
-    await ctx.run("after", trail.append, f"{name} after")
-    return await ctx.get("words", list[str], [])
-
-
-@order.handler
-async def holding_nap(ctx: ObjectContext, name: str) -> list[str]:
-    trail.append(f"{name} runs")
-    await ctx.sleep(600)
-    return await ctx.get("words", list[str], [])
-
-
-@order.handler
-def nap_blocking(ctx: BlockingObjectContext, name: str) -> list[str]:
-    ctx.set("words", [*ctx.get("words", list[str], []), name])
-    with ctx.release_lane(expects=["amount"]):
-        ctx.sleep(600)
-    return ctx.get("words", list[str], [])
-
-
-@order.handler
-async def nap_with_steps(ctx: ObjectContext, name: str) -> list[str]:
-    """Do several things in one block."""
-    async with ctx.release_lane():
-        await ctx.run("first", trail.append, f"{name} first")
-        await ctx.sleep(600)
-        await ctx.run("second", trail.append, f"{name} second")
-        await ctx.sleep(600)
-    return await ctx.get("words", list[str], [])
-
-
-@order.handler
-async def careful(ctx: ObjectContext, own: int | None) -> str:
-    """Expect that nobody changes the amount."""
-    ctx.set("amount", 1)
-    async with ctx.release_lane(expects=["amount"]):
-        if own is not None:
-            ctx.set("amount", own)
-        await ctx.sleep(600)
-    return f"amount {await ctx.get('amount', int)}"
-
-
-@order.handler
-async def catching(ctx: ObjectContext) -> str:
-    """Go on after having been superseded, with what is there then."""
-    try:
-        await ctx.sleep(600, release_lane=True, expects=["amount"])
-    except Superseded as superseded:
-        trail.append(f"superseded {superseded.names}")
-        await ctx.run("step", trail.append, "step")
-    return f"amount {await ctx.get('amount', int)}"
-
-
-@order.handler
-async def ask(ctx: ObjectContext, name: str) -> str:
-    return await ctx.call(answer, "acme/x", name, release_lane=True)
-
-
-@order.handler
-async def ask_round(ctx: ObjectContext, name: str) -> str:
-    """Call an object that calls this one."""
-    return await ctx.call(come_back, "acme/x", name, release_lane=True)
-
-
-@order.handler
-async def approval(ctx: ObjectContext) -> list[str]:
-    """Wait for somebody's word, and tell what has come meanwhile."""
-    word = await ctx.signal("approved", str, timeout=600, release_lane=True)
-    return [word, *await ctx.get("words", list[str], [])]
-
-
-@order.handler
-async def completion(ctx: ObjectContext) -> list[str]:
-    awakeable = await ctx.awakeable(str)
-    await ctx.run("tell", trail.append, awakeable.id)
-    word = await awakeable.wait(release_lane=True)
-    return [word, *await ctx.get("words", list[str], [])]
-
-
-@order.handler
-async def hold(ctx: ObjectContext, name: str) -> str:
-    trail.append(f"{name} holds")
-    await gates[name].wait()
-    ctx.set("amount", 7)
-    return name
-
-
-@order.handler
-async def in_a_branch(ctx: ObjectContext) -> None:
-    await ctx.gather(ctx.sleep(1, release_lane=True), ctx.sleep(1))
-
-
-@order.handler
-async def branches_in_a_block(ctx: ObjectContext) -> None:
-    async with ctx.release_lane():
-        await ctx.gather(ctx.sleep(1), ctx.sleep(2))
-
-
-@order.handler
-async def after_branches(ctx: ObjectContext) -> list[str]:
-    """Release the lane once all branches have ended."""
-    await ctx.gather(ctx.run("a", str, "a"), ctx.run("b", str, "b"))
-    await ctx.sleep(600, release_lane=True)
-    return await ctx.get("words", list[str], [])
-
-
-@order.shared
-async def words(ctx: SharedContext) -> list[str]:
-    return await ctx.get("words", list[str], [])
-
-
-@other.handler
-async def answer(ctx: ObjectContext, name: str) -> str:
-    await gates[name].wait()
-    return f"answer {name}"
-
-
-@other.handler
-async def come_back(ctx: ObjectContext, name: str) -> str:
-    return await ctx.call(note, KEY, name)
-
-
-def app_of(**numbers: Any) -> App:
-    return App([order, other], settings=Settings(**numbers))
 
 
 @pytest.fixture(autouse=True)
@@ -195,24 +58,6 @@ def _afresh() -> None:
 async def runtime(store_url: str, namespace: str) -> AsyncIterator[Runtime]:
     async with Runtime(app_of(), store=store_url, namespace=namespace) as runtime:
         yield runtime
-
-
-def told(words: list[str]) -> list[str]:
-    """Return what handlers have told of themselves; what code outside of steps tells again is left out where forced."""
-    return words if forced() is None else list(dict.fromkeys(words))
-
-
-async def waits(runtime: Runtime, invocation_id: str) -> None:
-    """Wait until an invocation waits durably."""
-
-    async def is_so() -> bool:
-        return (await runtime.client.describe(invocation_id)).status == "waiting"
-
-    await eventually(is_so)
-
-
-async def pass_time(runtime: Runtime) -> None:
-    await shift_clock(runtime, timedelta(seconds=700))
 
 
 async def test_a_wait_that_releases_the_lane_lets_others_change_the_object(runtime: Runtime) -> None:
@@ -390,122 +235,6 @@ async def test_the_lane_may_be_released_after_branches_have_ended(runtime: Runti
     assert await sent.result(timeout=10) == ["between"]
 
 
-async def test_an_owner_that_takes_over_lets_a_released_invocation_return(store_url: str, namespace: str) -> None:
-    """It is in no lane and not in memory: its due time, its reply, and its object lead to it."""
-    async with Runtime(app_of(drain_limit_seconds=0.1), store=store_url, namespace=namespace) as runtime:
-        napping = await runtime.client.send(nap, KEY, "n")
-        asking = await runtime.client.send(ask, KEY, "a")
-        await waits(runtime, napping.id)
-        await waits(runtime, asking.id)
-    async with Runtime(app_of(drain_limit_seconds=0.1), store=store_url, namespace=namespace) as runtime:
-        assert await runtime.client.call(note, KEY, "between", timeout=10) == "between"
-        gates["a"].set()
-        await pass_time(runtime)
-        assert await runtime.client.attach(napping.id).result(timeout=10) == ["n", "between"]
-        assert await runtime.client.attach(asking.id).result(timeout=10) == "answer a"
-
-
-async def test_a_released_invocation_leaves_memory_with_its_lane(store_url: str, namespace: str) -> None:
-    """A lane that nobody uses is let go of, whatever waits beside it."""
-    async with Runtime(app_of(resident_lanes=1), store=store_url, namespace=namespace) as runtime:
-        client = runtime.client
-        napping = [await client.send(nap, f"acme/o-{n}", f"n{n}") for n in range(5)]
-        for each in napping:
-            await waits(runtime, each.id)
-
-        async def have_left() -> bool:
-            return sum(len(partition.lanes) for partition in runtime.worker.partitions) <= 1
-
-        await eventually(have_left)
-        assert sum(len(partition.open) for partition in runtime.worker.partitions) <= 1
-        await pass_time(runtime)
-        assert [await each.result(timeout=10) for each in napping] == [[f"n{n}"] for n in range(5)]
-
-
-async def test_a_lane_that_was_released_is_free_for_whoever_takes_over(runtime: Runtime) -> None:
-    """Nothing stands in it, so it is not among the runnable ones, and the doctor has nothing to say."""
-    client = runtime.client
-    napping = await client.send(nap, KEY, "n")
-    await waits(runtime, napping.id)
-
-    async def has_left() -> bool:
-        return (await client.inspect("Order", KEY)).lane.length == 0
-
-    await eventually(has_left)
-    lane = (await client.inspect("Order", KEY)).lane
-    assert (lane.open, lane.is_runnable) == ((), False)
-    assert [each.id for each in lane.parked] == [napping.id]
-    assert "has released its lane" in lane.parked[0].why
-    assert "has released its lane" in ((await napping.describe()).waits_for or "")
-    report = await check_up(client.store, Plan(3.0, "server"))
-    assert report.findings == ()
-
-
-async def test_a_released_invocation_can_be_paused_and_returns_when_it_is_resumed(runtime: Runtime) -> None:
-    """Its wait ends meanwhile; others go on all the time."""
-    client = runtime.client
-    napping = await client.send(nap, KEY, "n")
-    await waits(runtime, napping.id)
-    await client.pause(napping.id, **WHO, timeout=10)
-    assert await client.call(note, KEY, "one", timeout=10) == "one"
-    await pass_time(runtime)
-    assert await client.call(note, KEY, "two", timeout=10) == "two"
-    assert (await napping.describe()).status == "paused"
-    await client.resume(napping.id, **WHO, timeout=10)
-    assert await napping.result(timeout=10) == ["n", "one", "two"]
-
-
-async def test_a_released_invocation_that_is_resumed_before_its_time_waits_on(runtime: Runtime) -> None:
-    client = runtime.client
-    napping = await client.send(nap, KEY, "n")
-    await waits(runtime, napping.id)
-    await client.pause(napping.id, **WHO, timeout=10)
-    await client.resume(napping.id, **WHO, timeout=10)
-    assert (await napping.describe()).status == "waiting"
-    assert await client.call(note, KEY, "one", timeout=10) == "one"
-    assert (await check_up(client.store, Plan(3.0, "server"))).findings == ()
-    await pass_time(runtime)
-    assert await napping.result(timeout=10) == ["n", "one"]
-
-
-async def test_a_released_call_whose_reply_comes_while_it_is_paused_returns_when_it_is_resumed(
-    store_url: str, namespace: str
-) -> None:
-    """Also by way of another owner."""
-    async with Runtime(app_of(), store=store_url, namespace=namespace) as runtime:
-        client = runtime.client
-        asking = await client.send(ask, KEY, "a")
-        await waits(runtime, asking.id)
-        await client.pause(asking.id, **WHO, timeout=10)
-        gates["a"].set()
-
-        async def has_reply() -> bool:
-            stream = client.store.space("Order", 0).invocation(parse_id(asking.id).raw)
-            return await client.store.call("XLEN", stream) == 4
-
-        await eventually(has_reply)
-    async with Runtime(app_of(), store=store_url, namespace=namespace) as runtime:
-        assert await runtime.client.call(note, KEY, "one", timeout=10) == "one"
-        await runtime.client.resume(asking.id, **WHO, timeout=10)
-        assert await runtime.client.attach(asking.id).result(timeout=10) == "answer a"
-
-
-async def test_a_key_that_is_paused_keeps_what_returns_from_running(runtime: Runtime) -> None:
-    client = runtime.client
-    napping = await client.send(nap, KEY, "n")
-    await waits(runtime, napping.id)
-    await client.pause("Order", KEY, **WHO, timeout=10)
-    await pass_time(runtime)
-
-    async def is_back() -> bool:
-        return (await client.inspect("Order", KEY)).lane.length == 1
-
-    await eventually(is_back)
-    assert "n returns" not in trail
-    await client.resume("Order", KEY, **WHO, timeout=10)
-    assert await napping.result(timeout=10) == ["n"]
-
-
 async def test_a_signal_to_an_object_finds_the_invocation_that_has_released_its_lane(
     store_url: str, namespace: str
 ) -> None:
@@ -539,50 +268,6 @@ async def test_an_awakeable_is_waited_for_with_the_lane_released(runtime: Runtim
     awakeable = next(each for each in trail if each.startswith("Order."))
     await runtime.client.resolve_awakeable(awakeable, "done")
     assert await sent.result(timeout=10) == ["done", "between"]
-
-
-@pytest.mark.parametrize("how", ["cancel", "kill"])
-async def test_a_released_invocation_can_be_cancelled_and_killed(runtime: Runtime, how: str) -> None:
-    """It returns to its lane for its cleanup, or is gone at once; its lane stays free for others."""
-    client = runtime.client
-    sent = await client.send(nap, KEY, "n")
-    await waits(runtime, sent.id)
-    await getattr(client, how)(sent.id, **WHO)
-    with pytest.raises(InvocationCancelled):
-        await sent.result(timeout=10)
-    assert await client.call(note, KEY, "after", timeout=10) == "after"
-    assert "n returns" not in trail
-    space = client.store.space("Order", 0)
-    assert await client.store.call("SMEMBERS", space.set_aside(KEY)) == []
-    assert (await check_up(client.store, Plan(3.0, "server"))).findings == ()
-
-
-async def test_callers_behind_a_lane_that_is_held_are_told_by_whom_since_when_and_for_what(runtime: Runtime) -> None:
-    """A wait inside an exclusive handler freezes nothing without a word: `status` answers, others see why (A1)."""
-    client = runtime.client
-    napping = await client.send(holding_nap, KEY, "n")
-    await waits(runtime, napping.id)
-    with anyio.fail_after(1):
-        assert await client.call(words, KEY) == []
-    with pytest.raises(CallTimeout) as local:
-        await client.call(note, KEY, "behind", timeout=0.1)
-    async with Client(runtime.store_url, namespace=client.store.namespace) as elsewhere:
-        with pytest.raises(CallTimeout) as remote:
-            await elsewhere.call(note, KEY, "behind", timeout=0.1)
-        with pytest.raises(CallTimeout) as attached:
-            await elsewhere.attach(local.value.invocation_id or "").result(timeout=0.1)
-    for caught in (local, remote, attached):
-        assert "held since 2" in caught.value.message
-        assert napping.id in caught.value.message
-        assert "waits in its sleep of 600 s" in caught.value.why
-    told = await client.describe(local.value.invocation_id or "")
-    assert told.behind is not None
-    assert (told.behind.id, told.behind.handler) == (napping.id, "holding_nap")
-    assert told.behind.since is not None
-    lane = (await client.inspect("Order", KEY)).lane
-    assert (lane.holder and lane.holder.id, lane.held_since) == (napping.id, told.behind.since)
-    await pass_time(runtime)
-    await napping.result(timeout=10)
 
 
 @pytest.mark.parametrize(
