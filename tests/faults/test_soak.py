@@ -175,7 +175,7 @@ async def has_rest(deployment: Deployment, namespace: str) -> bool:
 def wrong_logs(deployment: Deployment) -> list[str]:
     """Return what processes have said that only a defect of ours can make them say."""
     return [
-        f"{name}: {text[max(found.start() - 200, 0) : found.start() + 2000]}"
+        f"{name}: {text[max(found.start() - 200, 0) : found.start() + 2000]}\n[…]\n{text[-2000:]}"
         for name, text in deployment.logs().items()
         if not name.endswith("-start") and (found := OURS.search(text))
     ]
