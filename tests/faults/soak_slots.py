@@ -16,8 +16,9 @@ from .proxy import Proxy
 from .soak_store import StoreFaults
 from .worker_process import ChildProcess, environment_of
 
-#: Short, so that snapshots are made, history is dropped and results expire in the middle of it.
-SETTINGS = {"snapshot_every_deltas": 8, "result_retention_seconds": 60, "partitions": 16}
+#: Short, so that snapshots are made, history is dropped and results expire in the middle of a long run; yet longer than
+#: the slowest call takes, where the store goes away again and again.
+SETTINGS = {"snapshot_every_deltas": 8, "result_retention_seconds": 180, "partitions": 16}
 READY_SECONDS = 90.0
 END_SECONDS = 30.0
 #: A worker that starts while the store is away may give up, as under any supervisor that starts it again.
