@@ -24,6 +24,8 @@ SUBSCRIBE_SECONDS: Final = 0.25
 FIRST_CHECK_SECONDS: Final = 2.0
 LOOK_AGAIN_SECONDS: Final = 0.05
 CHECK_CAP_SECONDS: Final = 60.0
+#: How long making sure may take beyond the caller's own time.
+LAST_CHECK_SECONDS: Final = 0.5
 
 Result = TypeVar("Result")
 
@@ -206,11 +208,21 @@ class Remote:
                 return await self.until(future, patience.up_to(check_seconds))
             except TimeoutError:
                 if patience.is_spent:
-                    raise patience.spent(space, raw_id) from None
+                    raise await self._spent(space, raw_id, patience) from None
             finally:
                 self.answers.forget(raw_id, future)
             await self._check_trace(space, raw_id)
             check_seconds = min(2 * check_seconds, CHECK_CAP_SECONDS)
+
+    async def _spent(self, space: PartitionSpace, raw_id: bytes, patience: Patience) -> CallTimeout:
+        """Return what a caller is told whose patience has run out, having made sure that there can be an answer at all.
+
+        Raises:
+            CallError: Nothing is known of the id.
+        """
+        with anyio.move_on_after(LAST_CHECK_SECONDS):
+            await self._check_trace(space, raw_id)
+        return patience.spent(space, raw_id)
 
     async def _check_trace(self, space: PartitionSpace, raw_id: bytes) -> None:
         """Raise when nothing is known of an id: a wait for it would never end."""

@@ -266,6 +266,17 @@ async def test_id_of_which_nothing_is_known_is_an_error(store: Store, monkeypatc
 
 
 @pytest.mark.anyio
+async def test_a_short_wait_for_an_id_of_which_nothing_is_known_says_so(store: Store) -> None:
+    """Who asks again and again, with little patience each time, would never come to the check of a long wait."""
+    async with scene(store) as on:
+        for wait in (on.remote.end_of, on.remote.acceptance_of):
+            with pytest.raises(CallError, match="nothing is known") as caught:
+                await within(5, wait(on.space, bytes(16), Patience(0.1)))
+
+            assert not isinstance(caught.value, CallTimeout)
+
+
+@pytest.mark.anyio
 async def test_closing_ends_all_waits(store: Store) -> None:
     """Whoever waits on a client that is closed gets an error, not a cancellation that nobody asked for."""
     async with scene(store) as on:
