@@ -58,14 +58,16 @@ class Loading:
         if lane.loading:
             return
         lane.loading = True
-        space, submit = lane.partition.space, self._store.submit
-        answers: list[Any] = []
-        submit(newest_words(space, lane.key_text), answers.append)
-        submit(_beside_words(lane), answers.append)
-        submit(("LRANGE", space.lane(lane.key_text), 0, -1), partial(self._looked, lane, answers))
+        space = lane.partition.space
+        words = (
+            newest_words(space, lane.key_text),
+            _beside_words(lane),
+            ("LRANGE", space.lane(lane.key_text), 0, -1),
+        )
+        self._store.submit_all(words, partial(self._looked, lane))
 
-    def _looked(self, lane: Lane, answers: list[Any], ids: Any) -> None:
-        newest, beside = answers
+    def _looked(self, lane: Lane, answers: list[Any]) -> None:
+        newest, beside, ids = answers
         if beside == 0 and lane.partition.virtual_object.effects:
             note_no_docket(lane)
         if not isinstance(newest, list) or ids != [] or not is_whole(cast("list[Entry]", newest), FIRST_READ_ENTRIES):
