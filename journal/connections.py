@@ -46,6 +46,34 @@ class _Prompt:
         """Return the next reply if it was read with the one before, else `NOTHING_READ`; refusals are returned too."""
         return self._parser._reader.gets(False)  # noqa: FBT003, SLF001, it takes no keywords, and nobody else has it
 
+    async def disconnect(
+        self,
+        nowait: bool = False,  # noqa: FBT001, FBT002, as redis-py has it
+        error: Exception | None = None,
+        failure_count: int | None = None,
+        health_check_failed: bool = False,  # noqa: FBT001, FBT002, as redis-py has it
+    ) -> None:
+        """Close the connection, however it may have ended before."""
+        if self._writer is not None:
+            _take_end(self._writer)
+        await cast("Any", super()).disconnect(nowait, error, failure_count, health_check_failed)
+
+
+def _take_end(writer: asyncio.StreamWriter) -> None:
+    """Have looked at how a connection ends, which its reader has told of already.
+
+    Else asyncio now and then reports it as an error that nobody has looked at, as the order of the garbage collector
+    has it.
+    """
+    ended: asyncio.Future[Any] | None = getattr(writer.transport.get_protocol(), "_closed", None)
+    if ended is not None:
+        ended.add_done_callback(_looked_at)
+
+
+def _looked_at(ended: asyncio.Future[Any]) -> None:
+    if not ended.cancelled():
+        ended.exception()
+
 
 class _PlainConnection(_Prompt, redis.asyncio.connection.Connection):
     """A connection over TCP."""
