@@ -45,7 +45,7 @@ from .large_reads import whole
 from .migrations import bring_up_to_date
 from .own_context import in_own_context
 from .parking import park
-from .partition import Phase
+from .partition import OwnershipLost, Phase
 from .pausing import fulfil
 from .replies import refuse
 
@@ -109,7 +109,7 @@ class Execution:
         """Keep the slot alive whatever one invocation does."""
         try:
             await self._run(lane, invocation)
-        except (Fenced, Suspended):
+        except (Fenced, OwnershipLost, Suspended):
             # Another owner, or another history of this lane: what was not durable is run again there.
             return
         except asyncio.CancelledError:
