@@ -54,9 +54,14 @@ class _Prompt:
         health_check_failed: bool = False,  # noqa: FBT001, FBT002, as redis-py has it
     ) -> None:
         """Close the connection, however it may have ended before."""
+        self._leave(nowait=nowait)
+        await cast("Any", super()).disconnect(nowait, error, failure_count, health_check_failed)
+
+    def _leave(self, *, nowait: bool) -> None:
+        """Do what comes before the closing."""
+        del nowait
         if self._writer is not None:
             _take_end(self._writer)
-        await cast("Any", super()).disconnect(nowait, error, failure_count, health_check_failed)
 
 
 def _take_end(writer: asyncio.StreamWriter) -> None:
@@ -90,17 +95,11 @@ class _TlsConnection(_PlainConnection):
         words = cast("Any", super())._connection_arguments()  # noqa: SLF001, there is no other place to say it
         return {**words, "ssl": context_of(self._tls), "ssl_shutdown_timeout": FAREWELL_SECONDS}
 
-    async def disconnect(
-        self,
-        nowait: bool = False,  # noqa: FBT001, FBT002, as redis-py has it
-        error: Exception | None = None,
-        failure_count: int | None = None,
-        health_check_failed: bool = False,  # noqa: FBT001, FBT002, as redis-py has it
-    ) -> None:
+    def _leave(self, *, nowait: bool) -> None:
+        super()._leave(nowait=nowait)
         if nowait:
             # Closing alone waits for the server's farewell, and the socket with it, perhaps beyond the end of the loop.
             self.abort()
-        await cast("Any", super()).disconnect(nowait, error, failure_count, health_check_failed)
 
 
 class _SocketConnection(_Prompt, redis.asyncio.connection.UnixDomainSocketConnection):

@@ -96,7 +96,7 @@ class Handle(Generic[Output]):
             CallTimeout: The time passed; the request stays where it is.
             IdempotencyConflict: The idempotency key belongs to another call.
             InvalidInput: The argument does not fit the handler.
-            CallError: Another refusal.
+            CallError: Another refusal, or nothing is known of it.
         """
         remote, space = self._client.remote, self._client.space_of(self._invocation)
         ended = await remote.acceptance_of(space, self._invocation.raw, Patience(seconds_of(timeout)))
@@ -117,7 +117,7 @@ class Handle(Generic[Output]):
             InvocationCancelled: It was cancelled or killed.
             InvocationPaused: It waits for a person.
             ResultExpired: It ended so long ago that its result is no longer kept.
-            CallError: It was refused.
+            CallError: It was refused, or nothing is known of it.
         """
         remote, space = self._client.remote, self._client.space_of(self._invocation)
         try:

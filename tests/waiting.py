@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import anyio
+from tests.faults.harness import eventually_answers
 
 #: How long it may take on a machine that does other things, too.
 PATIENCE_SECONDS = 15.0
-POLL_SECONDS = 0.005
 
 
 async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
@@ -18,8 +17,6 @@ async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
         holds: Asks for it: a client, a store.
 
     Raises:
-        TimeoutError: It never did.
+        NeverHappenedError: It never did.
     """
-    with anyio.fail_after(PATIENCE_SECONDS):
-        while not await holds():
-            await anyio.sleep(POLL_SECONDS)
+    await eventually_answers(holds, getattr(holds, "__qualname__", "it holds"), seconds=PATIENCE_SECONDS)

@@ -20,7 +20,9 @@ from tests.faults.harness import StoreServer
 async def test_the_end_of_a_broken_connection_is_never_reported_as_overlooked() -> None:
     """Whoever reads from it is told of it; asyncio would report it once more, in the log of a service."""
     reported: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    loop = asyncio.get_running_loop()
+    usual = loop.get_exception_handler()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
     with StoreServer() as server:
         address = parse_store_url(server.url)
         assert isinstance(address, SocketAddress)
@@ -36,5 +38,6 @@ async def test_the_end_of_a_broken_connection_is_never_reported_as_overlooked() 
         assert protocol._closed.done()
         del protocol._closed
         gc.collect()
+    loop.set_exception_handler(usual)
 
     assert reported == []

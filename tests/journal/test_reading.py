@@ -13,7 +13,7 @@ from keylane.journal.command_records import StepAttemptFailed, StepCompleted, St
 from keylane.journal.descriptions import Place, ResultKind
 from keylane.journal.inbox import submit
 from keylane.journal.key import InvocationId, new_invocation_id
-from keylane.journal.leases import acquire, release
+from keylane.journal.leases import release
 from keylane.journal.noted import Bound, read_stream
 from keylane.journal.outcomes import Outcome, Refused, Rejected, Replayed, Succeeded, encode_outcome
 from keylane.journal.records import (
@@ -25,22 +25,15 @@ from keylane.journal.records import (
     Resumed,
 )
 from keylane.journal.standing import Status
-from keylane.journal.store import Store
-from keylane.journal.tenure import VACANT
-from keylane.journal.types_registry import register_types
-from tests.journal.written_journal import BROKEN, HOUR_MS, KEY, Journal, request
+from tests.journal.written_journal import BROKEN, HOUR_MS, KEY, Journal, own_journal, request
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def journal(store_url: str, namespace: str) -> AsyncIterator[Journal]:
-    async with Store(store_url, namespace=namespace) as store:
-        await register_types(store, {"Order": 16}, {"Order": "refunds-oncall"})
-        space = store.space("Order", 3)
-        acquired = await acquire(store, space, VACANT, partitions=16, worker="w1", machine="m", lease_seconds=3)
-        assert acquired is not None
-        yield Journal(store, space, acquired.tenure, store.writer(space, acquired.tenure))
+    async with own_journal(store_url, namespace) as journal:
+        yield journal
 
 
 async def test_an_unknown_id_is_answered_and_not_raised(journal: Journal) -> None:

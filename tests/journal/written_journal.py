@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +14,7 @@ from keylane.journal.batch import Commit, Operation
 from keylane.journal.codec import pack
 from keylane.journal.key import InvocationId, Key
 from keylane.journal.keyspace import PartitionSpace
+from keylane.journal.leases import acquire
 from keylane.journal.operations import StateChange
 from keylane.journal.outcomes import Failure, Outcome, Succeeded, encode_outcome
 from keylane.journal.records import (
@@ -22,7 +25,8 @@ from keylane.journal.records import (
 )
 from keylane.journal.requests import Request, RequestKind
 from keylane.journal.store import Store
-from keylane.journal.tenure import Tenure
+from keylane.journal.tenure import VACANT, Tenure
+from keylane.journal.types_registry import register_types
 
 KEY = Key("acme", "o-1001")
 BROKEN = Failure("builtins.ValueError", "no such card", "error", None, "Traceback …")
@@ -81,3 +85,14 @@ class Journal:
 def request(raw_id: bytes) -> Request:
     """Return a request for the object."""
     return Request(RequestKind.SEND, raw_id, "refund", str(KEY), pack(40))
+
+
+@asynccontextmanager
+async def own_journal(store_url: str, namespace: str) -> AsyncGenerator[Journal]:
+    """Own a partition, and give what writes into it."""
+    async with Store(store_url, namespace=namespace) as store:
+        await register_types(store, {"Order": 16}, {"Order": "refunds-oncall"})
+        space = store.space("Order", 3)
+        acquired = await acquire(store, space, VACANT, partitions=16, worker="w1", machine="m", lease_seconds=3)
+        assert acquired is not None
+        yield Journal(store, space, acquired.tenure, store.writer(space, acquired.tenure))

@@ -195,3 +195,10 @@ def standing(verdict: DecisionVerdict) -> str:
     """Return where a proposal stands after a decision that counts."""
     assert isinstance(verdict, Decided), verdict
     return verdict.standing
+
+
+def begin_afresh() -> None:
+    """Forget what the test before has left."""
+    allowed.clear()
+    failing.clear()
+    asked.clear()

@@ -189,3 +189,10 @@ async def waits(runtime: Runtime, invocation_id: str) -> None:
 
 async def pass_time(runtime: Runtime) -> None:
     await shift_clock(runtime, timedelta(seconds=700))
+
+
+def begin_afresh() -> None:
+    """Forget what the test before has left."""
+    gates.clear()
+    gates.update((name, anyio.Event()) for name in ("a", "b", "c"))
+    trail.clear()

@@ -147,6 +147,8 @@ async def read_all_of_them(ctx: ObjectContext) -> int:
 
 
 patient = VirtualObject("Patient", owner="tests", partitions=2, on_paused="skip")
+patient_fails = patient.handler(retry=ONCE)(fails_while_closed.function)
+patient_put = patient.handler(put.function)
 
 
 def space_of(runtime: Runtime, type_name: str = "Shelf", key: str = KEY) -> PartitionSpace:

@@ -215,3 +215,9 @@ async def waits(handle: Any) -> None:
         return (await handle.describe()).status == "waiting"
 
     await eventually(waiting)
+
+
+def begin_afresh() -> None:
+    """Forget what the test before has left."""
+    given.clear()
+    trail.clear()

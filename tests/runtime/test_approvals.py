@@ -16,10 +16,8 @@ from keylane import (
 from keylane.testing import harness
 from tests.runtime.guarded_orders import (
     KEY,
-    allowed,
     alter,
-    asked,
-    failing,
+    begin_afresh,
     keep_approval,
     only_propose,
     order,
@@ -40,9 +38,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def _nobody_asked_yet() -> None:
-    allowed.clear()
-    failing.clear()
-    asked.clear()
+    begin_afresh()
 
 
 async def test_who_waits_for_a_decision_goes_on_when_it_is_made(store_url: str) -> None:

@@ -35,6 +35,7 @@ from tests.runtime.signalled_orders import (
     Answer,
     Decision,
     app,
+    begin_afresh,
     bypass,
     decide,
     decide_blocking,
@@ -62,8 +63,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def _afresh() -> None:
-    given.clear()
-    trail.clear()
+    begin_afresh()
 
 
 @pytest.fixture

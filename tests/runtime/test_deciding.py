@@ -31,6 +31,7 @@ from tests.runtime.guarded_orders import (
     allowed,
     ask,
     asked,
+    begin_afresh,
     failing,
     guarded,
     only_propose,
@@ -45,9 +46,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def _nobody_asked_yet() -> None:
-    allowed.clear()
-    failing.clear()
-    asked.clear()
+    begin_afresh()
 
 
 async def test_only_those_decide_who_may(store_url: str) -> None:

@@ -29,7 +29,6 @@ from tests.runtime.shelves import (
     IMPATIENT,
     KEY,
     LARGE,
-    ONCE,
     blobs,
     drop,
     echo,
@@ -39,6 +38,8 @@ from tests.runtime.shelves import (
     look,
     partition_at,
     patient,
+    patient_fails,
+    patient_put,
     put,
     shelf,
     space_of,
@@ -49,9 +50,6 @@ from tests.runtime.shelves import (
 )
 
 pytestmark = pytest.mark.anyio
-
-patient_fails = patient.handler(retry=ONCE)(fails_while_closed.function)
-patient_put = patient.handler(put.function)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from tests.runtime.releasing_orders import (
     approval,
     ask,
     ask_round,
+    begin_afresh,
     branches_in_a_block,
     careful,
     catching,
@@ -49,9 +50,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def _afresh() -> None:
-    gates.clear()
-    gates.update((name, anyio.Event()) for name in ("a", "b", "c"))
-    trail.clear()
+    begin_afresh()
 
 
 @pytest.fixture

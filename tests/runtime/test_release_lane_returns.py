@@ -19,6 +19,7 @@ from tests.runtime.releasing_orders import (
     KEY,
     app_of,
     ask,
+    begin_afresh,
     gates,
     holding_nap,
     nap,
@@ -37,9 +38,7 @@ WHO: dict[str, str] = {"reason": "a look", "by": "ops"}
 
 @pytest.fixture(autouse=True)
 def _afresh() -> None:
-    gates.clear()
-    gates.update((name, anyio.Event()) for name in ("a", "b", "c"))
-    trail.clear()
+    begin_afresh()
 
 
 @pytest.fixture

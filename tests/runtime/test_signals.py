@@ -27,6 +27,7 @@ from keylane.testing import shift_clock
 from tests.runtime.signalled_orders import (
     YES,
     app,
+    begin_afresh,
     decide,
     decide_twice,
     forward,
@@ -53,8 +54,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def _afresh() -> None:
-    given.clear()
-    trail.clear()
+    begin_afresh()
 
 
 @pytest.fixture
