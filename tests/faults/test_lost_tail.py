@@ -29,7 +29,9 @@ from .worker_process import WorkerProcess
 pytestmark = pytest.mark.anyio
 
 KEY = "acme/one"
-PARTITIONS = 4
+#: So many partitions, and so many keys in them, that each of two workers has some by chance.
+PARTITIONS = 16
+MANY_KEYS = [f"acme/{number}" for number in range(32)]
 FAST = Settings(lease_seconds=0.6, renewal_seconds=0.15, sweep_seconds=0.2, partitions=PARTITIONS, doubt_seconds=30.0)
 
 
@@ -256,16 +258,15 @@ async def test_with_a_dead_owner_the_lost_tail_is_suspected(weak_server: StoreSe
 
 async def test_what_a_dead_successor_may_have_written_is_in_doubt(weak_server: StoreServer, namespace: str) -> None:
     """It lost its whole tenure with it: the owner before it finds all that it knows of, which proves nothing."""
-    keys = [f"acme/{number}" for number in range(16)]
     async with hosting(weak_server, namespace) as former:
-        for key in keys:
+        for key in MANY_KEYS:
             assert await former.client.call(add, key, 1, timeout=10) == 1
         kept_bytes = aof_bytes(weak_server)
         async with hosting(weak_server, namespace) as successor:
             taken: list[str] = []
 
             def look() -> bool:
-                taken[:] = [key for key in keys if partition(successor, key) is not None]
+                taken[:] = [key for key in MANY_KEYS if partition(successor, key) is not None]
                 return bool(taken)
 
             await eventually(look, "something is handed over", seconds=30)
@@ -288,7 +289,6 @@ async def test_a_server_that_keeps_less_than_the_one_before_is_told_of(
 ) -> None:
     """As a promoted replica may: its next restart may lose something, also for a worker that began before it."""
     caplog.set_level(logging.ERROR, "keylane.ownership")
-    keys = [f"acme/{number}" for number in range(16)]
     url = own_server.url
     async with (
         Runtime(app, store=url, namespace=namespace, settings=FAST) as survivor,
@@ -297,8 +297,8 @@ async def test_a_server_that_keeps_less_than_the_one_before_is_told_of(
         own_server.kill()
         own_server.start("--appendfsync", "everysec")
         await eventually(lambda: caplog.text.count("but appendfsync is everysec") >= 2, "both tell of it")
-        await eventually(lambda: any(epoch(other, key) > 1 for key in keys), "the other one owns something")
-        key = next(key for key in keys if epoch(other, key) > 1)
+        await eventually(lambda: any(epoch(other, key) > 1 for key in MANY_KEYS), "the other one owns something")
+        key = next(key for key in MANY_KEYS if epoch(other, key) > 1)
         assert await other.client.call(add, key, 1, timeout=10) == 1
         kept_bytes = aof_bytes(own_server)
         assert await other.client.call(add, key, 1, timeout=10) == 2
