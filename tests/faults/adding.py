@@ -16,6 +16,8 @@ from .harness import eventually
 
 #: How long one try may take; a caller tries until it has an answer.
 TRY_SECONDS = 3.0
+#: Callers for each counter, and so the most requests for it that are under way at a time.
+AT_ONCE = 3
 
 
 @dataclass
@@ -26,12 +28,14 @@ class Adding:
         client: Who calls.
         keys: The counters.
         acknowledged: By key, the value that each answered call was told.
+        identities: By key, the ids that were used.
         troubles: The errors that callers saw on the way, by their code.
     """
 
     client: Client
     keys: Sequence[str]
     acknowledged: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    identities: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     answered_at: dict[str, float] = field(default_factory=dict[str, float])
     longest_pause: dict[str, float] = field(default_factory=dict[str, float])
     troubles: Multiset[str] = field(default_factory=Multiset[str])
@@ -48,16 +52,23 @@ class Adding:
         """Raise one counter again and again, each time until that is acknowledged."""
         self.answered_at[key] = time.monotonic()
         values = self.acknowledged.setdefault(key, [])
+        identities = self.identities.setdefault(key, [])
         while not self.is_over:
-            values.append(await self._once(key, f"add-{next(self._ids)}"))
+            identities.append(f"add-{next(self._ids)}")
+            values.append(await self._once(self.client, key, identities[-1]))
             now = time.monotonic()
             self.longest_pause[key] = max(self.longest_pause.get(key, 0.0), now - self.answered_at[key])
             self.answered_at[key] = now
 
-    async def _once(self, key: str, identity: str) -> int:
+    async def ask_again(self, client: Client) -> None:
+        """Make every call once more under its id: one that is known is not made again, one that was lost is."""
+        for key, identities in self.identities.items():
+            await asyncio.gather(*(self._once(client, key, identity) for identity in identities))
+
+    async def _once(self, client: Client, key: str, identity: str) -> int:
         while True:
             try:
-                return await self.client.call("Counter", key, "add", 1, idempotency_key=identity, timeout=TRY_SECONDS)
+                return await client.call("Counter", key, "add", 1, idempotency_key=identity, timeout=TRY_SECONDS)
             except KeylaneError as error:
                 self.troubles[error.code] += 1
                 self.whys.append(str(error))
@@ -88,7 +99,7 @@ class Adding:
 
 
 @asynccontextmanager
-async def adding(*clients: Client, keys: Sequence[str], at_once: int = 3) -> AsyncGenerator[list[Adding]]:
+async def adding(*clients: Client, keys: Sequence[str], at_once: int = AT_ONCE) -> AsyncGenerator[list[Adding]]:
     """Have clients raise counters until the block ends, and let what is under way end after it.
 
     Args:

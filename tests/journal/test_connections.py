@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from contextlib import ExitStack
 from typing import Any
 
 import anyio
@@ -23,7 +24,9 @@ async def test_the_end_of_a_broken_connection_is_never_reported_as_overlooked() 
     loop = asyncio.get_running_loop()
     usual = loop.get_exception_handler()
     loop.set_exception_handler(lambda _, context: reported.append(context))
-    with StoreServer() as server:
+    with ExitStack() as at_end:
+        at_end.callback(loop.set_exception_handler, usual)
+        server = at_end.enter_context(StoreServer())
         address = parse_store_url(server.url)
         assert isinstance(address, SocketAddress)
         connection: Any = connection_to(address)
@@ -38,6 +41,5 @@ async def test_the_end_of_a_broken_connection_is_never_reported_as_overlooked() 
         assert protocol._closed.done()
         del protocol._closed
         gc.collect()
-    loop.set_exception_handler(usual)
 
     assert reported == []
